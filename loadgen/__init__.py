@@ -1,0 +1,1 @@
+"""A load generator that replays production traces; it imports nothing of `pipeline`."""

@@ -1,0 +1,62 @@
+"""ModelCard: everything the server must know of a model before a weight is read."""
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from tokenizers import Tokenizer
+
+
+class RopeScaling(msgspec.Struct, frozen=True):
+    """How rotary positions are stretched past the trained length (Llama 3.1: kind "llama3")."""
+
+    kind: Literal["linear", "llama3"]
+    factor: float
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_max_position: int = 8192
+
+
+class Architecture(msgspec.Struct, frozen=True):
+    """The hyperparameters of a decoder, in the terms of Hugging Face config.json.
+
+    `family` is the key of the gpu.models registry. Sizes are counts of elements.
+    """
+
+    family: str
+    num_layers: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    max_position: int
+    rms_norm_eps: float
+    rope_theta: float
+    rope_scaling: RopeScaling | None = None
+    tie_embeddings: bool = False
+    attention_bias: bool = False
+    mlp_bias: bool = False
+
+
+class ModelCard(msgspec.Struct, frozen=True):
+    """A model on this machine. Immutable; tokenizers are made new for each worker."""
+
+    name: str
+    """What /v1/models calls it, e.g. SmolLM2-135M-Instruct."""
+    reference: str
+    path: Path
+    format: Literal["folder", "gguf"]
+    architecture: Architecture
+    tokenizer_json: str
+    """A whole `tokenizers` definition."""
+    chat_template: str | None
+    bos_token: str | None
+    eos_token: str | None
+    eos_ids: tuple[int, ...]
+    """Every id that ends an answer (config, generation_config and template's end of turn)."""
+
+    def new_tokenizer(self) -> Tokenizer:
+        """A tokenizer of the caller's own: one per worker, since a shared one must not be mutated."""
+        return Tokenizer.from_str(self.tokenizer_json)

@@ -1,0 +1,301 @@
+"""Every message that crosses a link, grouped by what it is counted in. No behaviour here.
+
+Per request (rare): one object a request. Per step (hot): one object a model step, columnar,
+row i of every column belongs to the same sequence; whoever emits a list gives it away.
+Ids are ints, times are `_ns` ints of one monotonic clock.
+"""
+
+from enum import IntEnum
+from typing import Protocol
+
+import msgspec
+
+from pipeline.errors import RequestError
+
+NO_TOKEN = -1
+"""TokenBatch: the row ends its sequence without a token. StepPlan: the input token is still on the device."""
+
+SEGMENTS = (
+    "ingress.service",
+    "tokenize.wait",
+    "tokenize.service",
+    "schedule.wait",
+    "schedule.service",
+    "execute.wait",
+    "execute.service",
+    "sample.wait",
+    "sample.service",
+    "detokenize.wait",
+    "detokenize.service",
+    "stream.wait",
+    "stream.service",
+)
+"""The parts of a request's life, in order; together they are its end-to-end time."""
+
+STEP_SEGMENTS = slice(3, 9)
+"""The part of SEGMENTS that is spent on the step cycle and accounted per step (core.timeline)."""
+
+
+class FinishReason(IntEnum):
+    NONE = 0
+    STOP = 1
+    LENGTH = 2
+    CANCELLED = 3
+    ERROR = 4
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """Base of all messages; gc=False because a message never refers back to what holds it."""
+
+
+# Per request ------------------------------------------------------------------------------------
+
+
+class SamplingParams(Message, frozen=True):
+    """How one request's tokens are chosen. Checked at the door (core.wire), trusted from there on."""
+
+    max_tokens: int | None = None
+    """None until tokenize knows the prompt's length and fills it in."""
+    temperature: float = 1.0
+    """0 is greedy."""
+    top_k: int = 0
+    """0 is off."""
+    top_p: float = 1.0
+    seed: int = 0
+    """The door draws one where the client gave none; noise is keyed by (seed, position)."""
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+
+
+class ChatMessage(Message, frozen=True):
+    role: str
+    content: str
+
+
+class GenerateRequest(Message, frozen=True):
+    """ingress -> tokenize. Exactly one of `prompt` and `chat` is set."""
+
+    request_id: int
+    prompt: str | list[int] | None
+    chat: list[ChatMessage] | None
+    sampling: SamplingParams
+    arrived_ns: int
+    sent_ns: int
+
+
+class TokenizedRequest(Message, frozen=True):
+    """tokenize -> schedule. `sampling.max_tokens` is set and fits the model's length."""
+
+    request_id: int
+    token_ids: list[int]
+    sampling: SamplingParams
+    arrived_ns: int
+    sent_ns: int
+    segments_ns: tuple[int, int, int]
+    """ingress.service, tokenize.wait, tokenize.service; their sum is sent_ns - arrived_ns."""
+
+
+class Rejected(Message, frozen=True):
+    """tokenize -> schedule -> stream: the request ends before it has a row."""
+
+    request_id: int
+    message: str
+    status: int
+    param: str | None
+    code: str | None
+
+    @classmethod
+    def of(cls, request_id: int, error: RequestError) -> "Rejected":
+        return cls(request_id, error.message, error.status, error.param, error.code)
+
+
+class Cancel(Message, frozen=True):
+    """To schedule, control lane. STOP: detokenize has ended it already, so no row is owed."""
+
+    request_id: int
+    reason: FinishReason
+
+
+class Pause(Message, frozen=True):
+    """stream -> schedule, control lane: plan no more of this request until Resume."""
+
+    request_id: int
+
+
+class Resume(Message, frozen=True):
+    request_id: int
+
+
+class Room(Message, frozen=True):
+    """To schedule from the runtime, control lane: an outlet that was full has room again."""
+
+
+class DeviceReady(Message, frozen=True):
+    """execute -> schedule, control lane, once at start: what the device can hold."""
+
+    num_blocks: int
+    block_size: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+
+
+class Timings(Message, frozen=True):
+    """Where one request's time went. sum(segments_ns) == e2e_ns."""
+
+    segments_ns: tuple[int, ...]
+    e2e_ns: int
+    ttft_ns: int | None
+    """Arrival to the first token's write; None if it has none."""
+
+
+class Completion(Message, frozen=True):
+    """How a request ended, for its sink."""
+
+    finish_reason: FinishReason
+    num_prompt_tokens: int
+    num_output_tokens: int
+    timings: Timings
+
+
+class ClientSink(Protocol):
+    """Where the streamer puts one request's text. Every call returns at once; none may raise.
+
+    Calls: any number of `delta`, then exactly one of `done` and `error`.
+    """
+
+    def delta(self, text: str, num_tokens: int) -> None: ...
+
+    def done(self, completion: Completion) -> None: ...
+
+    def error(self, error: RequestError) -> None: ...
+
+    def buffered_bytes(self) -> int:
+        """Bytes accepted for this client and not yet taken by its socket."""
+        ...
+
+
+class Open(Message, frozen=True):
+    """ingress -> stream, control lane, posted in the same loop tick as the request it belongs to."""
+
+    request_id: int
+    sink: ClientSink
+    arrived_ns: int
+
+
+# Per step ---------------------------------------------------------------------------------------
+
+
+class Admitted(Message, frozen=True):
+    """A sequence takes a device slot (again, after a preemption) with this step."""
+
+    slot: int
+    sampling: SamplingParams
+
+
+class StepPlan(Message, frozen=True):
+    """schedule -> execute: one forward pass over packed rows, prefill and decode mixed.
+
+    Row i computes `num_tokens[i]` tokens at positions num_computed[i] ... of the sequence in device
+    slot `slots[i]`. Before the pass, block_ids[j] becomes block number block_cols[j] of slot
+    block_slots[j]. A step is launched in the order of step_id, so a freed block may be given to
+    another sequence in a later plan while an earlier one is still in flight.
+    """
+
+    step_id: int
+    planned_ns: int
+    request_ids: list[int]
+    epochs: list[int]
+    """Rises when a sequence is preempted; a result of an older epoch is dropped."""
+    slots: list[int]
+    num_tokens: list[int]
+    num_computed: list[int]
+    samples: list[bool]
+    """True where the row reaches the end of its sequence and yields a token."""
+    token_ids: list[int]
+    """Packed over rows, sum(num_tokens) long; NO_TOKEN = the last token sampled in that slot."""
+    admitted: list[Admitted]
+    block_slots: list[int]
+    block_cols: list[int]
+    block_ids: list[int]
+
+
+class StepHandle(Protocol):
+    """execute -> sample: one launched step. Owned by the device worker's side."""
+
+    @property
+    def plan(self) -> StepPlan: ...
+
+    @property
+    def begin_ns(self) -> int:
+        """When the device began the step."""
+        ...
+
+    def is_ready(self) -> bool: ...
+
+    def token_ids_sync(self) -> list[int]:
+        """One token id per row whose `samples` is True, in row order. Waits for the device."""
+        ...
+
+    @property
+    def end_ns(self) -> int:
+        """When the device ended the step; valid once `is_ready()`."""
+        ...
+
+
+class SampledBatch(Message, frozen=True):
+    """sample -> schedule, control lane: the tokens of one step's sampling rows."""
+
+    step_id: int
+    request_ids: list[int]
+    epochs: list[int]
+    token_ids: list[int]
+    times_ns: tuple[int, int, int, int, int]
+    """planned, device begin, device end, taken by sample, sent by sample."""
+
+
+class Started(Message, frozen=True):
+    """A request's first row is in this batch: what the text side must know of it."""
+
+    request_id: int
+    num_prompt_tokens: int
+    stop: tuple[str, ...]
+
+
+class SequenceTimes(Message, frozen=True):
+    """base_ns + (0, ..., TokenBatch.elapsed_ns, ..., 0) is the request's segments up to that batch's sent_ns.
+
+    Sent when a sequence starts, resumes or is cancelled, so that a token costs no accounting.
+    """
+
+    request_id: int
+    base_ns: tuple[int, ...]
+
+
+class TokenBatch(Message, frozen=True):
+    """schedule -> detokenize: one step's tokens, and the rows that end without one."""
+
+    step_id: int
+    request_ids: list[int]
+    token_ids: list[int]
+    finish_reasons: list[int]
+    started: list[Started]
+    times: list[SequenceTimes]
+    elapsed_ns: tuple[int, ...]
+    """Running totals of SEGMENTS[STEP_SEGMENTS] over all steps so far."""
+    sent_ns: int
+
+
+class TextBatch(Message, frozen=True):
+    """detokenize -> stream: the same rows as text. A row of one request may carry several tokens."""
+
+    step_id: int
+    request_ids: list[int]
+    texts: list[str]
+    num_tokens: list[int]
+    finish_reasons: list[int]
+    started: list[Started]
+    times: list[SequenceTimes]
+    elapsed_ns: tuple[int, ...]
+    token_sent_ns: int
+    taken_ns: int
+    sent_ns: int

@@ -1,0 +1,124 @@
+"""Stage: what an engineer implements. One task, one inbox, private state.
+
+A stage knows the message types it takes and gives, never its neighbours: an outlet is found by the type
+of message it carries, and topology says where it leads.
+"""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
+
+import msgspec
+import structlog
+
+from pipeline.runtime.inbox import ALL, Inbox
+from pipeline.runtime.trace import Point, Trace
+
+In = TypeVar("In")
+R = TypeVar("R")
+Opts = TypeVar("Opts", bound=msgspec.Struct)
+
+
+class NoOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """For stages without settings."""
+
+
+class Outlet(Protocol):
+    """The sending side of an Inbox; see there. Topology says which of the methods a link uses."""
+
+    def offer(self, message: Any) -> bool: ...
+
+    async def send(self, message: Any) -> None: ...
+
+    def post(self, message: Any) -> None: ...
+
+    def room(self) -> int: ...
+
+    def when_room(self, callback: Callable[[], None]) -> None: ...
+
+
+@dataclass(slots=True)
+class Service:
+    """What a stage's handle() has cost since start; read by metrics and benches."""
+
+    num_batches: int = 0
+    num_messages: int = 0
+    busy_ns: int = 0
+    """Wall time inside handle(), waiting for room downstream or for a thread included."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageContext:
+    """All that a stage is given of the outside."""
+
+    name: str
+    inbox: Inbox[Any]
+    outlets: Mapping[type, Outlet]
+    resources: Mapping[type, object]
+    trace: Trace = field(default_factory=lambda: Trace(enabled=False))
+    log: structlog.typing.FilteringBoundLogger = field(default_factory=structlog.get_logger)
+    clock: Callable[[], int] = time.perf_counter_ns
+
+    def outlet(self, message: type) -> Outlet:
+        """The outlet that carries `message`. KeyError is a fault of topology, checked by assemble."""
+        return self.outlets[message]
+
+    def resource(self, kind: type[R]) -> R:
+        """What the composition root hands to stages (the model's description, metrics, ...), by its type."""
+        return cast(R, self.resources[kind])
+
+
+class Stage(ABC, Generic[In, Opts]):
+    """start() -> run() until the inbox is closed and empty -> stop().
+
+    Class attributes: `Options`, a frozen msgspec.Struct that forbids unknown fields; `takes` and `gives`, the
+    message types it reads and writes. The constructor takes exactly (ctx, options) and does no I/O.
+    """
+
+    Options: ClassVar[type[msgspec.Struct]] = NoOptions
+    takes: ClassVar[tuple[type, ...]]
+    gives: ClassVar[tuple[type, ...]] = ()
+
+    def __init__(self, ctx: StageContext, options: Opts) -> None:
+        self.ctx = ctx
+        self.options = options
+        self.service = Service()
+
+    async def start(self) -> None:
+        """Acquire what the stage needs. May fail; stop() is called then too."""
+
+    @abstractmethod
+    async def handle(self, batch: Sequence[In]) -> None:
+        """Process one drained batch. Raise only for faults of the stage itself."""
+
+    async def drain(self) -> None:
+        """Finish what is still under way once the inbox is closed and empty."""
+
+    async def stop(self) -> None:
+        """Release. Idempotent; called after every start(), crash or not."""
+
+    def limit(self) -> int:
+        """How many data messages the next batch may hold; 0 leaves them queued (backpressure)."""
+        return ALL
+
+    async def run(self) -> None:
+        """The actor's loop: one wake-up takes all that waits."""
+        inbox, clock, trace, name, service = (
+            self.ctx.inbox,
+            self.ctx.clock,
+            self.ctx.trace,
+            self.ctx.name,
+            self.service,
+        )
+        while batch := await inbox.recv_many(self.limit()):
+            taken_ns = clock()
+            trace.record(Point.RECV, name, count=len(batch), at_ns=taken_ns)
+            await self.handle(batch)
+            done_ns = clock()
+            trace.record(Point.DONE, name, count=len(batch), at_ns=done_ns)
+            service.num_batches += 1
+            service.num_messages += len(batch)
+            service.busy_ns += done_ns - taken_ns
+        await self.drain()
