@@ -11,7 +11,8 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from types import UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 from msgspec.structs import replace
@@ -194,7 +195,7 @@ def _allowed(message: str, kind: Any) -> str:
     message, _, path = message.partition(" - at `$")
     where = f" (at {path.rstrip('`')})" if path else ""
     choices = _choices(kind)
-    if choices and not path:
+    if message.startswith("Invalid enum value") or (choices and get_origin(kind) is Literal):
         return f"must be one of {', '.join(choices)}"
     if kind is ImportPath and "regex" in message:
         return 'must be an import path like "package.module:Class"'
@@ -215,16 +216,23 @@ _WORDS = (
     (r"> ", "more than "),
     (r"< ", "less than "),
     (r"be length", "have length"),
+    (r"\barray\b", "a list"),
+    (r"\bobject\b", "a table"),
 )
 
 
 def _choices(kind: Any) -> list[str]:
-    """The values of a Literal; empty for any other type."""
-    return [str(choice) for choice in get_args(kind)] if _is_literal(kind) else []
+    """What a Literal, or a union with one, allows; empty for any other type."""
+    if get_origin(kind) is Literal:
+        return [str(choice) for choice in get_args(kind)]
+    if get_origin(kind) in (Union, UnionType):
+        members = [member for member in get_args(kind) if member is not type(None)]
+        return [choice for member in members for choice in _choices(member) or [_name(member)]]
+    return []
 
 
-def _is_literal(kind: Any) -> bool:
-    return getattr(kind, "__origin__", None) is Literal
+def _name(kind: Any) -> str:
+    return getattr(get_origin(kind) or kind, "__name__", str(kind))
 
 
 def _fault(origin: str, key: str, value: object, allowed: str) -> ConfigError:
