@@ -68,7 +68,10 @@ class Telemetry:
         self._state.stages[name] = (inbox, tuple(services))
 
     def watch(self, read: Callable[[], Mapping[str, float]]) -> None:
-        """Show gauges: `read` is called by every scrape and gives {name without prefix: value}."""
+        """Show values: `read` is called by every scrape and gives {name without prefix: value}.
+
+        A name that ends in _total is a counter, any other a gauge.
+        """
         self._state.gauges.append(read)
 
     def render(self) -> bytes:
@@ -94,7 +97,8 @@ class _State(Collector):
         yield from self._services()
         for read in self.gauges:
             for name, value in read().items():
-                yield GaugeMetricFamily(f"stageline_{name}", f"See docs/metrics.md: {name}", value)
+                family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+                yield family(f"stageline_{name}", f"See docs/metrics.md: {name}", value)
 
     def _inboxes(self) -> Iterable[Metric]:
         stats = {name: inbox.stats() for name, (inbox, _) in self.stages.items()}

@@ -1,0 +1,78 @@
+"""PlanRows: the columns of a StepPlan while it is being filled."""
+
+from pipeline.core.sequence import Sequence
+from pipeline.messages import NO_TOKEN, Admitted, StepPlan
+
+
+class PlanRows:
+    """`budget` is how many tokens the step can still take."""
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.joined: list[Sequence] = []
+        """Sequences that get a slot with this step."""
+        self._request_ids: list[int] = []
+        self._epochs: list[int] = []
+        self._slots: list[int] = []
+        self._num_tokens: list[int] = []
+        self._num_computed: list[int] = []
+        self._samples: list[bool] = []
+        self._token_ids: list[int] = []
+        self._admitted: list[Admitted] = []
+        self._block_slots: list[int] = []
+        self._block_cols: list[int] = []
+        self._block_ids: list[int] = []
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._request_ids
+
+    def join(self, sequence: Sequence) -> None:
+        """The sequence has a new slot and new blocks: the device must know all of them."""
+        self.joined.append(sequence)
+        self._admitted.append(Admitted(sequence.slot, sequence.sampling))
+        self._block_slots += [sequence.slot] * len(sequence.blocks)
+        self._block_cols += range(len(sequence.blocks))
+        self._block_ids += sequence.blocks
+
+    def grow(self, sequence: Sequence) -> None:
+        """The sequence has one block more."""
+        self._block_slots.append(sequence.slot)
+        self._block_cols.append(len(sequence.blocks) - 1)
+        self._block_ids.append(sequence.blocks[-1])
+
+    def add(self, sequence: Sequence, count: int) -> None:
+        """Hand the next `count` tokens of the sequence to the device."""
+        start, end = sequence.num_computed, sequence.num_computed + count
+        is_last = end == len(sequence.token_ids) + sequence.num_pending
+        self._request_ids.append(sequence.request_id)
+        self._epochs.append(sequence.epoch)
+        self._slots.append(sequence.slot)
+        self._num_tokens.append(count)
+        self._num_computed.append(start)
+        self._samples.append(is_last)
+        if start < len(sequence.token_ids):
+            self._token_ids += sequence.token_ids[start:end]
+        else:
+            self._token_ids.append(NO_TOKEN)  # sampled by a step in flight; a row has at most this one
+        sequence.num_computed = end
+        sequence.num_pending += is_last
+        self.budget -= count
+
+    def seal(self, step_id: int, now_ns: int) -> StepPlan:
+        """The finished plan; the rows are given away."""
+        return StepPlan(
+            step_id=step_id,
+            planned_ns=now_ns,
+            request_ids=self._request_ids,
+            epochs=self._epochs,
+            slots=self._slots,
+            num_tokens=self._num_tokens,
+            num_computed=self._num_computed,
+            samples=self._samples,
+            token_ids=self._token_ids,
+            admitted=self._admitted,
+            block_slots=self._block_slots,
+            block_cols=self._block_cols,
+            block_ids=self._block_ids,
+        )

@@ -1,0 +1,83 @@
+"""Supervisor: starts sinks first, drains sources first, fails fast on a crash.
+
+A fault of one request is an answer and never gets here. A fault of a stage ends the pipeline: all stages are
+stopped, and the door answers in its own stop() whatever is still live.
+"""
+
+import asyncio
+import gc
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import structlog
+
+from pipeline.errors import StageCrashed
+from pipeline.runtime.stage import Stage
+
+AnyStage = Stage[Any, Any]
+Pool = Sequence[AnyStage]
+"""The instances of one stage; they share an inbox."""
+
+
+class Supervisor:
+    """Runs the stages of one pipeline, given in data order (source first)."""
+
+    def __init__(
+        self, pools: Sequence[Pool], drain_timeout_s: float, log: structlog.typing.FilteringBoundLogger
+    ) -> None:
+        self._pools = pools
+        self._drain_timeout_s = drain_timeout_s
+        self._log = log
+
+    async def run(self, until: asyncio.Event, on_ready: Callable[[], None] = lambda: None) -> None:
+        """Start all, run until the event is set, then drain. Cancelling this forces the end.
+
+        Raises StageCrashed, with its cause, if a stage failed; what start() raised, if that failed.
+        """
+        started: list[AnyStage] = []
+        try:
+            await self._start(started)
+            on_ready()
+            async with asyncio.TaskGroup() as group:
+                tasks = [[group.create_task(self._guard(s), name=s.ctx.name) for s in p] for p in self._pools]
+                await until.wait()
+                await self._drain(tasks)
+        except* StageCrashed as crash:
+            raise crash.exceptions[0]  # noqa: B904 - it keeps its own __cause__
+        finally:
+            for stage in reversed(started):  # the door last: its clients hear from it until the end
+                await self._stop(stage)
+
+    async def _start(self, started: list[AnyStage]) -> None:
+        for pool in reversed(self._pools):
+            for stage in pool:
+                if pool is self._pools[0]:
+                    gc.collect()
+                    gc.freeze()  # a full collection over the loaded heap would stop every stream
+                started.append(stage)
+                await stage.start()
+
+    async def _drain(self, tasks: Sequence[Sequence[asyncio.Task[None]]]) -> None:
+        try:
+            async with asyncio.timeout(self._drain_timeout_s):
+                for pool, running in zip(self._pools, tasks, strict=True):
+                    pool[0].ctx.inbox.close()
+                    await asyncio.gather(*running)
+        except TimeoutError:
+            self._log.warning("drain timed out", after_s=self._drain_timeout_s)
+            for running in tasks:
+                for task in running:
+                    task.cancel()
+
+    async def _stop(self, stage: AnyStage) -> None:
+        try:
+            await stage.stop()
+        except Exception:
+            self._log.exception("stage did not stop cleanly", stage=stage.ctx.name)
+
+    @staticmethod
+    async def _guard(stage: AnyStage) -> None:
+        try:
+            await stage.run()
+        except Exception as error:
+            raise StageCrashed(f"stage {stage.ctx.name!r} crashed: {error!r}") from error

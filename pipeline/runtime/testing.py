@@ -1,0 +1,135 @@
+"""Fakes, shipped for stage authors: a runner without a device, and a clock that is set by hand."""
+
+from collections.abc import Callable
+from time import perf_counter_ns
+
+from pipeline.messages import NO_TOKEN, DeviceReady, SamplingParams, StepPlan
+
+DEFAULT_CAPACITY = DeviceReady(num_blocks=4096, block_size=16, max_num_seqs=256, max_num_batched_tokens=2048)
+
+
+def fake_token(sampling: SamplingParams, position: int, vocab: int = 94) -> int:
+    """The token FakeRunner samples at `position`: a pure function of the request's seed and the position.
+
+    So any mix-up of rows shows in the text. In [33, 33 + vocab): printable ASCII for a byte tokenizer.
+    """
+    return 33 + (sampling.seed * 7919 + position * 104_729) % vocab
+
+
+class FakeHandle:
+    """A step that was done at once."""
+
+    __slots__ = ("_token_ids", "begin_ns", "end_ns", "plan")
+
+    def __init__(self, plan: StepPlan, token_ids: list[int], begin_ns: int, end_ns: int) -> None:
+        self.plan = plan
+        self.begin_ns = begin_ns
+        self.end_ns = end_ns
+        self._token_ids = token_ids
+
+    def is_ready(self) -> bool:
+        return True
+
+    def token_ids_sync(self) -> list[int]:
+        return self._token_ids
+
+
+class FakeRunner:
+    """Costs nothing and computes nothing; obeys the plan's deltas as a real runner must.
+
+    Args:
+        capacity: what it claims to hold.
+        before_step: called with each plan, e.g. to sleep or to raise.
+    """
+
+    def __init__(
+        self,
+        capacity: DeviceReady = DEFAULT_CAPACITY,
+        before_step: Callable[[StepPlan], None] | None = None,
+        clock: Callable[[], int] = perf_counter_ns,
+    ) -> None:
+        self.capacity = capacity
+        self._before_step = before_step
+        self._clock = clock
+        self._sampling: list[SamplingParams] = [SamplingParams()] * capacity.max_num_seqs
+
+    def launch(self, plan: StepPlan, /) -> FakeHandle:
+        begin_ns = self._clock()
+        if self._before_step is not None:
+            self._before_step(plan)
+        for admitted in plan.admitted:
+            self._sampling[admitted.slot] = admitted.sampling
+        sampling = self._sampling
+        token_ids = [
+            fake_token(sampling[slot], num_computed + num_tokens)
+            for slot, num_tokens, num_computed, samples in zip(
+                plan.slots, plan.num_tokens, plan.num_computed, plan.samples, strict=True
+            )
+            if samples
+        ]
+        return FakeHandle(plan, token_ids, begin_ns, self._clock())
+
+    def close(self) -> None:
+        return None
+
+
+class CheckingRunner(FakeRunner):
+    """A FakeRunner that keeps what each block would hold, and checks that every row reads its own sequence.
+
+    AssertionError if a plan leaves a hole, reads a block that another sequence has overwritten, or asks for a
+    token the device does not have.
+    """
+
+    def __init__(self, capacity: DeviceReady = DEFAULT_CAPACITY) -> None:
+        super().__init__(capacity)
+        self._tables: list[dict[int, int]] = [{} for _ in range(capacity.max_num_seqs)]
+        self._owners: list[tuple[int, int] | None] = [None] * capacity.max_num_seqs
+        self._last: list[int | None] = [None] * capacity.max_num_seqs
+        self._cells: dict[tuple[int, int], tuple[int, int]] = {}
+
+    def launch(self, plan: StepPlan, /) -> FakeHandle:
+        for admitted in plan.admitted:
+            self._tables[admitted.slot], self._last[admitted.slot] = {}, None
+            self._owners[admitted.slot] = None
+        for slot, col, block in zip(plan.block_slots, plan.block_cols, plan.block_ids, strict=True):
+            self._tables[slot][col] = block
+        handle = super().launch(plan)
+        sampled, packed = iter(handle.token_ids_sync()), iter(plan.token_ids)
+        assert sum(plan.num_tokens) == len(plan.token_ids) <= self.capacity.max_num_batched_tokens
+        assert len(set(plan.slots)) == len(plan.slots), "a slot has two rows"
+        for row, slot in enumerate(plan.slots):
+            self._check_row(plan, row, [next(packed) for _ in range(plan.num_tokens[row])])
+            if plan.samples[row]:
+                self._last[slot] = next(sampled)
+        return handle
+
+    def _check_row(self, plan: StepPlan, row: int, token_ids: list[int]) -> None:
+        slot, start = plan.slots[row], plan.num_computed[row]
+        owner = (plan.request_ids[row], plan.epochs[row])
+        if self._owners[slot] is None:
+            assert start == 0, "a sequence joins at its first token"
+            self._owners[slot] = owner
+        assert self._owners[slot] == owner, "a slot changed hands without being admitted"
+        for position, token_id in enumerate(token_ids, start):
+            assert token_id != NO_TOKEN or self._last[slot] is not None, "no token on the device"
+            self._cells[self._cell(slot, position)] = (plan.request_ids[row], position)
+        for position in range(start + len(token_ids)):
+            held = self._cells[self._cell(slot, position)]
+            assert held == (plan.request_ids[row], position), f"row {row} reads {held}"
+
+    def _cell(self, slot: int, position: int) -> tuple[int, int]:
+        block_size = self.capacity.block_size
+        return self._tables[slot][position // block_size], position % block_size
+
+
+class ManualClock:
+    """A clock in ns that moves when told."""
+
+    def __init__(self, now_ns: int = 1) -> None:
+        self.now_ns = now_ns
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+    def advance(self, ns: int) -> None:
+        self.now_ns += ns

@@ -1,0 +1,57 @@
+"""Execute: StepPlan -> StepHandle. Owns the device worker; one per server."""
+
+from collections.abc import Sequence
+
+from pipeline.messages import DeviceReady, Message, StepHandle, StepPlan
+from pipeline.runtime.bridge import DeviceWorker, RunnerFactory
+from pipeline.runtime.stage import NoOptions, Stage, StageContext
+from pipeline.runtime.trace import Point
+from pipeline.telemetry import NS, Telemetry
+
+
+class DeviceFailed(Message, frozen=True):
+    """The worker's last word, to this stage's own inbox."""
+
+    error: BaseException
+
+
+class Execute(Stage[StepPlan | DeviceFailed, NoOptions]):
+    """Passes plans to the device worker in order, and its launched steps on to sample.
+
+    Never waits: the scheduler's credits bound how many plans can be here.
+    """
+
+    takes = (StepPlan,)
+    gives = (StepHandle, DeviceReady)
+
+    def __init__(self, ctx: StageContext, options: NoOptions) -> None:
+        super().__init__(ctx, options)
+        self._worker: DeviceWorker[StepPlan, StepHandle] = DeviceWorker(self._launched, self._failed)
+        self._device_busy_ns = 0
+        ctx.resource(Telemetry).watch(lambda: {"device_busy_seconds_total": self._device_busy_ns * NS})
+
+    async def start(self) -> None:
+        ready = await self._worker.start(self.ctx.resource(RunnerFactory))
+        self.ctx.outlet(DeviceReady).post(ready)
+
+    async def handle(self, batch: Sequence[StepPlan | DeviceFailed]) -> None:
+        for message in batch:
+            if isinstance(message, DeviceFailed):
+                raise message.error
+            self._worker.submit(message)
+
+    async def stop(self) -> None:
+        await self._worker.stop()
+
+    def _launched(self, handle: StepHandle) -> None:
+        begin_ns, step_id = handle.begin_ns, handle.plan.step_id
+        self.ctx.trace.record(Point.DEVICE_BEGIN, self.ctx.name, step_id, at_ns=begin_ns)
+        if handle.is_ready():
+            self._device_busy_ns += handle.end_ns - begin_ns
+            self.ctx.trace.record(
+                Point.DEVICE_END, self.ctx.name, step_id, len(handle.plan.slots), handle.end_ns
+            )
+        self.ctx.outlet(StepHandle).offer(handle)
+
+    def _failed(self, error: BaseException) -> None:
+        self.ctx.inbox.post(DeviceFailed(error))

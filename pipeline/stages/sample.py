@@ -1,0 +1,50 @@
+"""Sample: StepHandle -> SampledBatch, the host half of sampling.
+
+The device half, `device_op`, is launched by the runner right after the forward pass; a stage that samples
+another way names its own and inherits the rest.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from itertools import compress
+from typing import ClassVar
+
+from pipeline.messages import SampledBatch, StepHandle
+from pipeline.runtime.stage import NoOptions, Stage
+from pipeline.runtime.trace import Point
+
+
+class Sample(Stage[StepHandle, NoOptions]):
+    """Takes the tokens of each step off the device and hands them to the scheduler, in step order."""
+
+    takes = (StepHandle,)
+    gives = (SampledBatch,)
+
+    device_op: ClassVar[str] = "pipeline.gpu.sampling:SamplingOp"
+    """Import path of the SamplingOp that the runner launches; a path, because only gpu imports torch."""
+
+    async def handle(self, batch: Sequence[StepHandle]) -> None:
+        for step in batch:
+            taken_ns = self.ctx.clock()
+            if step.is_ready():
+                token_ids = step.token_ids_sync()
+            else:
+                token_ids = await asyncio.to_thread(step.token_ids_sync)
+            plan = step.plan
+            now_ns = self.ctx.clock()
+            self.ctx.trace.record(Point.SAMPLED, self.ctx.name, plan.step_id, len(token_ids), now_ns)
+            self.ctx.outlet(SampledBatch).post(
+                SampledBatch(
+                    step_id=plan.step_id,
+                    request_ids=list(compress(plan.request_ids, plan.samples)),
+                    epochs=list(compress(plan.epochs, plan.samples)),
+                    token_ids=token_ids,
+                    times_ns=(
+                        plan.planned_ns,
+                        step.begin_ns,
+                        step.end_ns,
+                        max(taken_ns, step.end_ns),
+                        now_ns,
+                    ),
+                )
+            )

@@ -1,0 +1,159 @@
+"""Schedule: the actor around core.scheduling. Awaits nothing but its own inbox.
+
+Order inside one wake-up: cancels and results, then the next plan out, then tokens to detokenize - the
+device's next step leaves before anybody works on text. A plan needs a credit and room for its tokens
+downstream, so a slow text side slows the device instead of filling memory.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import msgspec
+
+from pipeline.checkpoint.card import ModelCard
+from pipeline.core.scheduling import Scheduler
+from pipeline.messages import (
+    Cancel,
+    DeviceReady,
+    Pause,
+    Rejected,
+    Resume,
+    Room,
+    SampledBatch,
+    StepPlan,
+    TokenBatch,
+    TokenizedRequest,
+)
+from pipeline.runtime.stage import Stage, StageContext
+from pipeline.runtime.trace import Point
+from pipeline.telemetry import Telemetry
+from pipeline.topology import CREDITS
+
+
+class ScheduleOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    credits: Annotated[int, msgspec.Meta(ge=1, le=8)] = CREDITS
+    """Steps in flight at once."""
+    max_waiting: Annotated[int, msgspec.Meta(ge=1)] = 256
+    """Requests that wait for the device; past it they stay in the inbox and hold the pipeline back."""
+
+
+class Schedule(Stage[Any, ScheduleOptions]):
+    """Owns every sequence from its arrival to its terminal row."""
+
+    Options = ScheduleOptions
+    takes = (TokenizedRequest, Rejected, Cancel, Pause, Resume, DeviceReady, SampledBatch)
+    gives = (StepPlan, TokenBatch, Rejected)
+
+    def __init__(self, ctx: StageContext, options: ScheduleOptions) -> None:
+        super().__init__(ctx, options)
+        self._scheduler: Scheduler
+        self._is_open = False
+        self._taken_ns = 0
+        self._awaits_room = False
+        self._plans = ctx.outlet(StepPlan)
+        self._tokens = ctx.outlet(TokenBatch)
+        self._on: dict[type, Callable[[Any], None]] = {
+            TokenizedRequest: self._add,
+            Rejected: self._reject,
+            Cancel: self._cancel,
+            Pause: self._pause,
+            Resume: self._resume,
+            SampledBatch: self._apply,
+            DeviceReady: self._open,
+            Room: self._room,
+        }
+
+    def limit(self) -> int:
+        if not self._is_open:
+            return 0
+        return max(0, self.options.max_waiting - len(self._scheduler.waiting))
+
+    async def handle(self, batch: Sequence[Any]) -> None:
+        self._taken_ns = self.ctx.clock()
+        for message in batch:
+            self._on[type(message)](message)
+        self._plan()
+        self._tell()
+
+    async def drain(self) -> None:
+        while not self._scheduler.is_idle:
+            await self.handle(await self.ctx.inbox.recv_control())
+
+    # One method a message -------------------------------------------------------------------
+
+    def _open(self, ready: DeviceReady) -> None:
+        self._scheduler = Scheduler(ready, self.ctx.resource(ModelCard).eos_ids)
+        self._is_open = True
+        self.ctx.resource(Telemetry).watch(self._gauges)
+
+    def _add(self, request: TokenizedRequest) -> None:
+        rejected = self._scheduler.add(request)
+        if rejected is not None:
+            self.ctx.outlet(Rejected).post(rejected)
+
+    def _reject(self, rejected: Rejected) -> None:
+        self._scheduler.add_rejected(rejected.request_id)
+        self.ctx.outlet(Rejected).post(rejected)
+
+    def _cancel(self, cancel: Cancel) -> None:
+        self._scheduler.cancel(cancel.request_id, cancel.reason)
+
+    def _pause(self, pause: Pause) -> None:
+        self._scheduler.pause(pause.request_id, is_paused=True)
+
+    def _resume(self, resume: Resume) -> None:
+        self._scheduler.pause(resume.request_id, is_paused=False)
+
+    def _apply(self, sampled: SampledBatch) -> None:
+        self._scheduler.apply(sampled, self._taken_ns)
+        self.ctx.trace.record(Point.APPLIED, self.ctx.name, sampled.step_id, len(sampled.token_ids))
+
+    def _room(self, _: Room) -> None:
+        self._awaits_room = False
+
+    # What leaves ----------------------------------------------------------------------------
+
+    def _plan(self) -> None:
+        scheduler = self._scheduler
+        while scheduler.num_in_flight < self.options.credits:
+            if self._tokens.room() <= scheduler.num_in_flight:
+                self._await_room()
+                return
+            plan = scheduler.plan(self.ctx.clock())
+            if plan is None:
+                return
+            self._plans.offer(plan)
+            self._trace(plan)
+
+    def _tell(self) -> None:
+        if not self._tokens.room():
+            self._await_room()
+            return
+        batch = self._scheduler.take_tokens(self.ctx.clock())
+        if batch is not None:
+            self._tokens.offer(batch)
+
+    def _await_room(self) -> None:
+        if not self._awaits_room:
+            self._awaits_room = True
+            self._tokens.when_room(lambda: self.ctx.inbox.post(Room()))
+
+    # What is seen ---------------------------------------------------------------------------
+
+    def _trace(self, plan: StepPlan) -> None:
+        trace, name = self.ctx.trace, self.ctx.name
+        trace.record(Point.PLAN, name, plan.step_id, len(plan.token_ids), plan.planned_ns)
+        for request_id in plan.request_ids[len(plan.request_ids) - len(plan.admitted) :]:
+            trace.record(Point.SCHEDULED, name, request_id, at_ns=plan.planned_ns)
+
+    def _gauges(self) -> dict[str, float]:
+        scheduler = self._scheduler
+        return {
+            "requests_running": len(scheduler.running),
+            "requests_waiting": len(scheduler.waiting),
+            "preemptions_total": scheduler.num_preemptions,
+            "steps_total": scheduler.num_steps,
+            "steps_in_flight": scheduler.num_in_flight,
+            "kv_blocks": scheduler.pool.num_blocks,
+            "kv_blocks_used": scheduler.pool.num_owned,
+        }

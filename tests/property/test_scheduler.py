@@ -1,0 +1,197 @@
+"""The scheduler against a device that checks every block it is told to read."""
+
+from collections import deque
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from pipeline.core.scheduling import Scheduler
+from pipeline.messages import (
+    NO_TOKEN,
+    DeviceReady,
+    FinishReason,
+    SampledBatch,
+    SamplingParams,
+    StepHandle,
+    TokenizedRequest,
+)
+from pipeline.runtime.testing import CheckingRunner, fake_token
+
+BLOCK = 4
+CREDITS = 2
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """Requests arrive, are cancelled, paused and preempted in any order; steps are applied late."""
+
+    @initialize(
+        num_blocks=st.integers(3, 12),
+        max_num_seqs=st.integers(1, 5),
+        max_num_batched_tokens=st.integers(5, 24),
+    )
+    def begin(self, num_blocks: int, max_num_seqs: int, max_num_batched_tokens: int) -> None:
+        device = DeviceReady(num_blocks, BLOCK, max_num_seqs, max_num_batched_tokens)
+        self.scheduler = Scheduler(device, eos_ids=(40,))
+        self.runner = CheckingRunner(device)
+        self.flying: deque[StepHandle] = deque()
+        self.requests: dict[int, TokenizedRequest] = {}
+        self.prompts: dict[int, int] = {}
+        self.got: dict[int, list[int]] = {}
+        self.endings: dict[int, int] = {}
+        self.cancelled: set[int] = set()
+        self.stopped: set[int] = set()
+        self.held_back: list[TokenizedRequest] = []
+        self.now = 1
+        self.next_id = 0
+
+    def tick(self) -> int:
+        self.now += 7
+        return self.now
+
+    @rule(prompt=st.integers(1, 20), max_tokens=st.integers(1, 20), seed=st.integers(0, 9), eos=st.booleans())
+    def arrive(self, prompt: int, max_tokens: int, seed: int, eos: bool) -> None:
+        self.accept(self.new_request(prompt, max_tokens, seed, eos))
+
+    @rule(prompt=st.integers(1, 8), max_tokens=st.integers(1, 8))
+    def arrive_later(self, prompt: int, max_tokens: int) -> None:
+        """Overtaken in the tokenizer pool by the requests after it."""
+        self.held_back.append(self.new_request(prompt, max_tokens, 0, True))
+
+    @precondition(lambda self: self.held_back)
+    @rule()
+    def overtaken(self) -> None:
+        self.accept(self.held_back.pop(0))
+
+    @rule(data=st.data(), stop=st.booleans())
+    def cancel(self, data: st.DataObject, stop: bool) -> None:
+        if not self.requests:
+            return
+        request_id = data.draw(st.sampled_from(sorted(self.requests)))
+        if stop and self.got.get(request_id) and request_id not in self.endings:
+            self.scheduler.cancel(request_id, FinishReason.STOP)
+            self.scheduler.cancel(request_id, FinishReason.STOP)
+            self.stopped.add(request_id)
+        elif not stop:
+            self.cancelled.add(request_id)
+            self.scheduler.cancel(request_id, FinishReason.CANCELLED)
+            self.scheduler.cancel(request_id, FinishReason.CANCELLED)
+
+    @rule(data=st.data(), is_paused=st.booleans())
+    def pause(self, data: st.DataObject, is_paused: bool) -> None:
+        if self.requests:
+            request_id = data.draw(st.sampled_from(sorted(self.requests)))
+            self.scheduler.pause(request_id, is_paused=is_paused)
+
+    @precondition(lambda self: self.scheduler.num_in_flight < CREDITS)
+    @rule()
+    def plan(self) -> None:
+        plan = self.scheduler.plan(self.tick())
+        if plan is not None:
+            self.flying.append(self.runner.launch(plan))
+
+    @precondition(lambda self: self.flying)
+    @rule()
+    def apply(self) -> None:
+        handle = self.flying.popleft()
+        plan = handle.plan
+        ids = [r for r, s in zip(plan.request_ids, plan.samples, strict=True) if s]
+        epochs = [e for e, s in zip(plan.epochs, plan.samples, strict=True) if s]
+        times = (plan.planned_ns, self.tick(), self.tick(), self.tick(), self.tick())
+        sampled = SampledBatch(plan.step_id, ids, epochs, handle.token_ids_sync(), times)
+        self.scheduler.apply(sampled, self.tick())
+
+    @rule()
+    def tell(self) -> None:
+        batch = self.scheduler.take_tokens(self.tick())
+        if batch is None:
+            return
+        for request_id, token_id, finish in zip(
+            batch.request_ids, batch.token_ids, batch.finish_reasons, strict=True
+        ):
+            assert request_id not in self.endings, "a row after the terminal row"
+            if token_id != NO_TOKEN:
+                self.got.setdefault(request_id, []).append(token_id)
+            if finish:
+                self.endings[request_id] = finish
+        for times in batch.times:
+            segments = list(times.base_ns)
+            for index, value in enumerate(batch.elapsed_ns):
+                segments[3 + index] += value
+            assert min(segments) >= 0
+            assert sum(segments) == batch.sent_ns - self.requests[times.request_id].arrived_ns
+
+    @invariant()
+    def blocks_are_conserved(self) -> None:
+        if not hasattr(self, "scheduler"):
+            return
+        held = [block for sequence in self.scheduler.running for block in sequence.blocks]
+        assert len(held) == len(set(held)) == self.scheduler.pool.num_owned
+        assert len(self.scheduler.running) <= self.scheduler.device.max_num_seqs
+
+    def teardown(self) -> None:
+        if not hasattr(self, "scheduler"):
+            return
+        while self.held_back:
+            self.overtaken()
+        for request_id in self.requests:
+            self.scheduler.pause(request_id, is_paused=False)
+        for _ in range(5000):
+            if self.scheduler.is_idle:
+                break
+            if self.scheduler.num_in_flight < CREDITS:
+                self.plan()
+            if self.flying:
+                self.apply()
+            self.tell()
+        assert self.scheduler.is_idle, "it never comes to rest"
+        assert self.scheduler.pool.num_free == self.scheduler.pool.num_blocks
+        for request_id, request in self.requests.items():
+            self.check_answer(request_id, request)
+
+    def check_answer(self, request_id: int, request: TokenizedRequest) -> None:
+        got = self.got.get(request_id, [])
+        expected = self.expected(request.sampling, self.prompts[request_id])
+        assert got == expected[: len(got)], "tokens differ from those of the request alone"
+        if request_id in self.stopped and request_id not in self.endings:
+            return
+        ending = self.endings[request_id]
+        if ending == FinishReason.CANCELLED:
+            assert request_id in self.cancelled
+            return
+        assert got == expected
+        is_eos = expected[-1] == 40 and not request.sampling.ignore_eos
+        assert ending == (FinishReason.STOP if is_eos else FinishReason.LENGTH)
+
+    @staticmethod
+    def expected(sampling: SamplingParams, num_prompt_tokens: int) -> list[int]:
+        tokens: list[int] = []
+        for k in range(sampling.max_tokens or 0):
+            tokens.append(fake_token(sampling, num_prompt_tokens + k))
+            if tokens[-1] == 40 and not sampling.ignore_eos:
+                break
+        return tokens
+
+    def new_request(self, prompt: int, max_tokens: int, seed: int, eos: bool) -> TokenizedRequest:
+        request_id, self.next_id = self.next_id, self.next_id + 1
+        sampling = SamplingParams(max_tokens=max_tokens, seed=seed, ignore_eos=not eos)
+        arrived = self.tick()
+        sent = arrived + 6
+        request = TokenizedRequest(request_id, list(range(prompt)), sampling, arrived, sent, (1, 2, 3))
+        self.now = sent
+        self.requests[request_id] = request
+        self.prompts[request_id] = prompt
+        return request
+
+    def accept(self, request: TokenizedRequest) -> None:
+        rejected = self.scheduler.add(request)
+        if rejected is not None:
+            device = self.scheduler.device
+            needs = len(request.token_ids) + (request.sampling.max_tokens or 0) - 1
+            assert needs > device.num_blocks * device.block_size
+            assert str(needs) in rejected.message
+            del self.requests[request.request_id]
+
+
+TestScheduler = SchedulerMachine.TestCase
+TestScheduler.settings = settings(max_examples=200, stateful_step_count=60, deadline=None)
