@@ -1,0 +1,114 @@
+"""The tensors of a model on disk, one at a time, under their Hugging Face names."""
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from gguf.constants import GGMLQuantizationType
+from gguf.quants import dequantize
+from safetensors import SafetensorError, safe_open
+
+from pipeline.checkpoint.card import Architecture, ModelCard
+from pipeline.checkpoint.gguf_file import ROPE_FACTORS
+from pipeline.checkpoint.gguf_header import GgufTensor, read_header
+from pipeline.checkpoint.safetensors_files import tensor_files
+from pipeline.errors import ModelError
+
+LM_HEAD = "lm_head.weight"
+
+_TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+_IN_LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_NAME = re.compile(r"(?:blk\.(?P<layer>\d+)\.)?(?P<part>\w+)\.(?P<kind>weight|bias)")
+_DIRECT = {GGMLQuantizationType.F32: torch.float32, GGMLQuantizationType.F16: torch.float16}
+_DIRECT[GGMLQuantizationType.BF16] = torch.bfloat16
+
+
+def load_tensors(card: ModelCard) -> Iterator[tuple[str, torch.Tensor]]:
+    """Every weight of the model as (name, CPU tensor): model.layers.0.self_attn.q_proj.weight, ...
+
+    Safetensors keep their dtype and are mapped, not copied; GGUF gives F32, F16 and BF16 as they are and
+    every other type as float32. Rotary rows are in the half-split order of Hugging Face. A head that is
+    tied to the embeddings is not given. Peak memory is about twice the largest tensor if the caller keeps
+    none. Raises ModelError for a file that is damaged or a type that cannot be dequantised.
+    """
+    tensors = _load_gguf(card) if card.format == "gguf" else _load_safetensors(card)
+    for name, tensor in tensors:
+        if not (name == LM_HEAD and card.architecture.tie_embeddings):
+            yield name, tensor
+
+
+def _load_safetensors(card: ModelCard) -> Iterator[tuple[str, torch.Tensor]]:
+    for path in tensor_files(card.path):
+        try:
+            with safe_open(path, framework="pt") as file:
+                for name in file.keys():  # noqa: SIM118 - safe_open is no mapping
+                    if not name.endswith("rotary_emb.inv_freq"):  # a buffer old checkpoints hold; derived
+                        yield name, file.get_tensor(name)
+        except SafetensorError as error:
+            raise ModelError(f"{path} is damaged: {error}. Fetch it again.") from error
+
+
+def _load_gguf(card: ModelCard) -> Iterator[tuple[str, torch.Tensor]]:
+    for tensor in read_header(card.path).tensors.values():
+        if tensor.name != ROPE_FACTORS:  # part of the card
+            yield _hugging_face_name(card, tensor.name), _read(card, tensor)
+
+
+def _hugging_face_name(card: ModelCard, name: str) -> str:
+    found = _NAME.fullmatch(name)
+    if found is not None:
+        layer, part, kind = found["layer"], found["part"], found["kind"]
+        if layer is None and part in _TOP:
+            return f"{_TOP[part]}.{kind}"
+        if layer is not None and part in _IN_LAYER:
+            return f"model.layers.{layer}.{_IN_LAYER[part]}.{kind}"
+    raise ModelError(f"{card.path} has the tensor {name}, which no model served here knows")
+
+
+def _read(card: ModelCard, tensor: GgufTensor) -> torch.Tensor:
+    raw = np.fromfile(card.path, np.uint8, tensor.num_bytes, offset=tensor.offset)
+    weight = _decode(card, tensor, raw)
+    heads = _rotary_heads(card.architecture, tensor.name)
+    return weight if heads is None else _half_split(weight, heads)
+
+
+def _decode(
+    card: ModelCard, tensor: GgufTensor, raw: "np.ndarray[tuple[int], np.dtype[np.uint8]]"
+) -> torch.Tensor:
+    if tensor.kind in _DIRECT:
+        return torch.from_numpy(raw).view(_DIRECT[tensor.kind]).reshape(tensor.shape)
+    try:
+        values = dequantize(raw.reshape(*tensor.shape[:-1], -1), tensor.kind)
+    except NotImplementedError as error:
+        raise ModelError(
+            f"{card.path}: tensor {tensor.name} is of type {tensor.kind.name}, which cannot be dequantised. "
+            "Use another quantisation of the model."
+        ) from error
+    return torch.from_numpy(values).reshape(tensor.shape)
+
+
+def _rotary_heads(architecture: Architecture, name: str) -> int | None:
+    """How many heads' rows llama.cpp has reordered in this tensor; it does so for its "llama" only."""
+    if architecture.family != "llama":
+        return None
+    part = name.split(".")[-2]
+    return {"attn_q": architecture.num_heads, "attn_k": architecture.num_kv_heads}.get(part)
+
+
+def _half_split(weight: torch.Tensor, num_heads: int) -> torch.Tensor:
+    """Rows [H * D, ...]: of each head, from pairs (0, D/2, 1, D/2 + 1, ...) back to halves (0, 1, ...)."""
+    pairs = weight.reshape(num_heads, -1, 2, *weight.shape[1:])
+    return pairs.transpose(1, 2).reshape(weight.shape)
