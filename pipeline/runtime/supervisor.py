@@ -45,7 +45,7 @@ class Supervisor:
         except* StageCrashed as crash:
             raise crash.exceptions[0]  # noqa: B904 - it keeps its own __cause__
         finally:
-            for stage in reversed(started):  # the door last: its clients hear from it until the end
+            for stage in reversed(started):  # the door first: it answers whoever still waits
                 await self._stop(stage)
 
     async def _start(self, started: list[AnyStage]) -> None:

