@@ -1,0 +1,159 @@
+"""The command line of loadgen."""
+
+import argparse
+import sys
+from pathlib import Path
+
+import uvloop
+from rich.console import Console
+
+from loadgen.clients import PROTOCOLS
+from loadgen.clients.connect import target
+from loadgen.errors import LoadgenError
+from loadgen.replay import INTERRUPTED, Options, replay
+from loadgen.slo import parse_slo
+from loadgen.workload import Limits
+
+UNUSABLE = 2
+
+_EXAMPLES = """\
+examples:
+  the first 200 requests of an Azure trace over the WebSocket, cut to fit a small model:
+    loadgen replay --trace azure_llm_2023_conv.csv --url ws://127.0.0.1:8000 \\
+        --limit 200 --max-input 1024 --max-output 128
+  any OpenAI-compatible server, twice as fast as recorded, with a goal, kept as JSON:
+    loadgen replay --trace conversation_trace.jsonl --url http://127.0.0.1:8000 \\
+        --speed 2 --slo ttft=1000ms,tpot=100ms --json result.json
+
+exit codes: 0 every request finished; 1 some failed; 2 the trace, the server or an option cannot be
+used; 130 stopped by Ctrl-C (what was measured until then is still reported)
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the command in `argv` (default: the process's) and returns its exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return uvloop.run(replay(_options(arguments), Console()))
+    except* LoadgenError as group:
+        print(f"loadgen: {_first(group)}", file=sys.stderr)
+        code = UNUSABLE
+    except* KeyboardInterrupt:
+        code = INTERRUPTED
+    return code
+
+
+def _first(group: BaseExceptionGroup[LoadgenError]) -> BaseException:
+    """The first error inside, however deep task groups have wrapped it."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _options(arguments: argparse.Namespace) -> Options:
+    return Options(
+        trace=arguments.trace,
+        target=target(arguments.url, arguments.protocol, arguments.model, arguments.sockets),
+        limits=Limits(arguments.speed, arguments.limit, arguments.max_input, arguments.max_output),
+        slo=None if arguments.slo is None else parse_slo(arguments.slo),
+        prompts=arguments.prompts,
+        tokens_per_word=arguments.tokens_per_word,
+        seed=arguments.seed,
+        timeout_s=arguments.timeout_s,
+        json=arguments.json,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="loadgen", description="Replays recorded traffic against a server.")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    command = commands.add_parser(
+        "replay",
+        help="send a trace's requests at their recorded times, whatever the answers do",
+        description="Sends a trace's requests at their recorded times (open loop), with prompts of real text "
+        "of the recorded length and the recorded output length forced, and reports what the clients saw.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_what(command)
+    _add_how(command)
+    return parser
+
+
+def _add_what(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add(
+        "--trace",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="Azure CSV or Mooncake JSONL, told by content",
+    )
+    add("--url", required=True, help="the server's root: http://HOST:PORT or ws://HOST:PORT")
+    add("--protocol", choices=PROTOCOLS, help="default: ws for a ws:// URL, else sse")
+    add("--model", metavar="NAME", help="default: the one the server lists")
+    add(
+        "--speed", type=_positive, default=1.0, metavar="X", help="divide every recorded gap by X (default 1)"
+    )
+    add("--limit", type=_count, metavar="N", help="only the first N usable rows")
+    add(
+        "--max-input",
+        type=_count,
+        metavar="N",
+        help="clamp input lengths to N tokens; clamped rows are counted",
+    )
+    add("--max-output", type=_count, metavar="N", help="clamp output lengths to N tokens")
+
+
+def _add_how(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--slo", metavar="GOAL", help="goodput for this goal: ttft=1000ms,tpot=100ms,e2e=30s (any of them)")
+    add(
+        "--prompts",
+        type=Path,
+        metavar="FILE",
+        help="text to cut prompts from (default: public domain English)",
+    )
+    add(
+        "--tokens-per-word",
+        type=_positive,
+        metavar="X",
+        help="trust X instead of measuring the text with about 25 one-token requests before the run",
+    )
+    add("--seed", type=int, default=0, help="where prompts begin in the text (default 0)")
+    add(
+        "--sockets",
+        type=_count,
+        default=8,
+        metavar="N",
+        help="WebSockets that share the requests (default 8)",
+    )
+    add(
+        "--timeout-s",
+        type=_positive,
+        default=600.0,
+        metavar="S",
+        help="a request fails after S (default 600)",
+    )
+    add("--json", type=Path, metavar="OUT", help="write everything, every request included, to OUT")
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"expected a whole number, 1 or more, got {text!r}")
+    return int(text)
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected a positive number, got {text!r}")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""What the generator needs of a client, and the bodies both clients send and read."""
+
+from typing import Any, Protocol
+
+import msgspec
+
+from loadgen.record import Record
+
+COMPLETE = ("stop", "length")
+"""Finish reasons of an answer that is whole; any other is a failure."""
+
+
+class Client(Protocol):
+    """Sends one request and writes down what comes back."""
+
+    async def generate(self, prompt: str, max_tokens: int, record: Record) -> None:
+        """Returns when the answer has ended, in success or `record.failure`; raises only when cancelled."""
+        ...
+
+
+class Usage(msgspec.Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class ErrorBody(msgspec.Struct):
+    """OpenAI's error object."""
+
+    message: str = ""
+    type: str | None = None
+    code: str | int | None = None
+
+
+def body(model: str | None, prompt: str, max_tokens: int) -> dict[str, Any]:
+    """Fields of a greedy request whose length is forced. The WebSocket frame and the POST share them."""
+    fields: dict[str, Any] = {
+        "prompt": prompt,
+        "max_tokens": max_tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+    }
+    return fields if model is None else fields | {"model": model}
+
+
+def finish(record: Record, finish_reason: str | None) -> None:
+    """Ends a record whose terminal frame came."""
+    record.finish_reason = finish_reason
+    if finish_reason not in COMPLETE:
+        record.fail(f"finish_{finish_reason}", "the server ended the answer early")
+    elif not record.chunk_s and record.output_tokens is None:
+        record.fail("empty", "the answer holds no token")
+
+
+def describe(error: BaseException) -> str:
+    """The error in words, for those that have none."""
+    return str(error) or type(error).__name__

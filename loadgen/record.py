@@ -1,0 +1,97 @@
+"""What happened to one request, and its metrics. All times are seconds after the start of the run.
+
+Definitions (printed beside every report):
+  TTFT  intended send -> first frame that holds a generated token
+  E2E   intended send -> last frame that holds a generated token; usage and [DONE] frames do not extend it
+  ITL   gap between two such frames of one request; a frame of k tokens makes one gap
+  TPOT  (E2E - TTFT) / (output tokens - 1); none for fewer than two tokens
+"""
+
+from typing import Any
+
+import msgspec
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Why a request has no complete answer."""
+
+    reason: str
+    """A short word to count by: http_429, unterminated, disconnected, timeout, ..."""
+    message: str
+
+
+class Record(msgspec.Struct):
+    """One request as the client saw it. Clients write it while it runs; nobody writes it afterwards."""
+
+    index: int
+    intended_s: float
+    """When the trace says it is sent; latencies count from here, so that waiting is never hidden."""
+    planned_input: int
+    planned_output: int
+    sent_s: float | None = None
+    chunk_s: list[float] = []
+    """Arrival of each frame that held at least one token. Role, ping and usage frames are not here."""
+    chunk_tokens: list[int] = []
+    """Tokens in each of them; 0 where the protocol does not say (SSE)."""
+    answer_s: float | None = None
+    """First frame of the visible answer: later than the first token where a model reasons first."""
+    closed_s: float | None = None
+    finish_reason: str | None = None
+    input_tokens: int | None = None
+    """From the server's usage, as is `output_tokens`; None if it sent none."""
+    output_tokens: int | None = None
+    failure: Failure | None = None
+
+    def chunk(self, now_s: float, num_tokens: int, *, is_answer: bool = True) -> None:
+        """A frame with tokens came; `num_tokens` 0 = the protocol does not say how many."""
+        self.chunk_s.append(now_s)
+        self.chunk_tokens.append(num_tokens)
+        if is_answer and self.answer_s is None:
+            self.answer_s = now_s
+
+    def usage(self, input_tokens: int, output_tokens: int) -> None:
+        self.input_tokens, self.output_tokens = input_tokens, output_tokens
+
+    def fail(self, reason: str, message: str) -> None:
+        """The first failure is the cause; later ones follow from it."""
+        if self.failure is None:
+            self.failure = Failure(reason, message)
+
+    @property
+    def num_tokens_seen(self) -> int:
+        """Output tokens so far; a frame that does not say counts as one."""
+        return sum(count or 1 for count in self.chunk_tokens)
+
+    @property
+    def num_output(self) -> int:
+        """Output tokens by the server's usage, else as seen."""
+        return self.num_tokens_seen if self.output_tokens is None else self.output_tokens
+
+    @property
+    def lateness_s(self) -> float | None:
+        """How late the generator itself was."""
+        return None if self.sent_s is None else self.sent_s - self.intended_s
+
+    @property
+    def ttft_s(self) -> float | None:
+        return self.chunk_s[0] - self.intended_s if self.chunk_s else None
+
+    @property
+    def e2e_s(self) -> float | None:
+        return self.chunk_s[-1] - self.intended_s if self.chunk_s else None
+
+    @property
+    def tpot_s(self) -> float | None:
+        if not self.chunk_s or self.num_output < 2:
+            return None
+        return (self.chunk_s[-1] - self.chunk_s[0]) / (self.num_output - 1)
+
+    @property
+    def itl_s(self) -> list[float]:
+        return [later - sooner for sooner, later in zip(self.chunk_s, self.chunk_s[1:], strict=False)]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything above, with the metrics in it, for result.json."""
+        metrics = {"ttft_s": self.ttft_s, "e2e_s": self.e2e_s, "tpot_s": self.tpot_s}
+        fields: dict[str, Any] = msgspec.to_builtins(self)
+        return fields | metrics

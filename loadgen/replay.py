@@ -1,0 +1,94 @@
+"""The replay command: trace -> workload -> prompts -> open loop -> report."""
+
+import asyncio
+import gc
+import signal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+
+from loadgen import calibrate
+from loadgen.clients import Target, connect
+from loadgen.clock import RunClock, sample_loop_lag
+from loadgen.openloop import OpenLoop
+from loadgen.progress import Progress
+from loadgen.prompts import load_text
+from loadgen.report import print_report, write_json
+from loadgen.slo import Slo
+from loadgen.summary import summarise
+from loadgen.traces import load
+from loadgen.workload import Limits, plan
+
+FINISHED, SOME_FAILED, INTERRUPTED = 0, 1, 130
+
+
+class Options(msgspec.Struct, frozen=True):
+    """A replay, as the command line asks for it."""
+
+    trace: Path
+    target: Target
+    limits: Limits
+    slo: Slo | None = None
+    prompts: Path | None = None
+    tokens_per_word: float | None = None
+    seed: int = 0
+    timeout_s: float = 600.0
+    json: Path | None = None
+
+
+async def replay(options: Options, console: Console) -> int:
+    """Runs it and returns the exit code.
+
+    Raises:
+        LoadgenError: the trace, the text or the server cannot be used.
+    """
+    trace = load(options.trace)
+    workload = plan(trace, options.limits)
+    text = load_text(options.prompts)
+    clock, lags_s = RunClock(), list[float]()
+    async with connect(options.target, clock) as (client, model):
+        console.print(
+            f"{options.trace.name} ({trace.format}) -> {options.target.url} ({options.target.protocol}), "
+            f"model {model}, {len(workload.jobs)} requests over {workload.jobs[-1].due_s:.0f} s",
+            highlight=False,
+        )
+        if options.tokens_per_word is None:
+            prompts = await calibrate.calibrated(text, client, options.seed, options.timeout_s)
+        else:
+            prompts = calibrate.by_rate(text, options.tokens_per_word, options.seed)
+        run = OpenLoop(workload.jobs, client, prompts, clock, options.timeout_s)
+        await _watched(run, clock, lags_s, console)
+    summary = summarise(run.records, len(workload.jobs), workload.mean_gap_s, lags_s, options.slo)
+    print_report(console, summary, trace, workload)
+    if options.json is not None:
+        write_json(options.json, _config(options, model), summary, trace, workload, run.records)
+    if run.is_stopped:
+        return INTERRUPTED
+    return SOME_FAILED if summary.failures else FINISHED
+
+
+async def _watched(run: OpenLoop, clock: RunClock, lags_s: list[float], console: Console) -> None:
+    """Runs `run` with its progress shown and its loop lag sampled; Ctrl-C stops it."""
+    loop = asyncio.get_running_loop()
+    gc.collect()
+    gc.freeze()  # the trace and its jobs: scanning them would be a hole in every time stamp
+    loop.add_signal_handler(signal.SIGINT, run.stop)
+    try:
+        async with asyncio.TaskGroup() as group:
+            watchers = [
+                group.create_task(sample_loop_lag(lags_s)),
+                group.create_task(Progress(run, clock, console).show()),
+            ]
+            await run.run()
+            for watcher in watchers:
+                watcher.cancel()
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+        gc.unfreeze()
+
+
+def _config(options: Options, model: str | None) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.to_builtins(options, enc_hook=str)
+    return fields | {"served_model": model}
