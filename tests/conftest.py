@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.checkpoint import ModelCard, describe
+from pipeline.checkpoint.fake import byte_card
 from pipeline.checkpoint.reference import DEFAULT_REFERENCE
 from pipeline.checkpoint.store import resolve
 
@@ -24,3 +25,9 @@ def model_path(model_reference: str) -> Path:
 @pytest.fixture(scope="session")
 def model_card(model_reference: str, model_path: Path) -> ModelCard:
     return describe(model_path, model_reference)
+
+
+@pytest.fixture(scope="session")
+def fake_card() -> ModelCard:
+    """A byte-level tokenizer and no weights: what FakeRunner serves."""
+    return byte_card()

@@ -1,0 +1,143 @@
+"""The schedule stage between real inboxes: order of what leaves, credits, room, draining."""
+
+import asyncio
+from typing import Any
+
+from pipeline.checkpoint.card import ModelCard
+from pipeline.messages import (
+    Cancel,
+    DeviceReady,
+    FinishReason,
+    Rejected,
+    SampledBatch,
+    SamplingParams,
+    StepPlan,
+    TokenBatch,
+    TokenizedRequest,
+)
+from pipeline.runtime.inbox import Inbox
+from pipeline.runtime.stage import StageContext
+from pipeline.runtime.testing import ManualClock
+from pipeline.stages.schedule import Schedule, ScheduleOptions
+from pipeline.telemetry import Telemetry
+
+
+class Desk:
+    """A schedule stage with open ends."""
+
+    def __init__(self, options: ScheduleOptions, model_card: ModelCard, room: int = 8) -> None:
+        self.inbox: Inbox[Any] = Inbox(64)
+        self.plans: Inbox[StepPlan] = Inbox(8)
+        self.tokens: Inbox[TokenBatch] = Inbox(room)
+        self.rejected: Inbox[Rejected] = Inbox(8)
+        outlets: dict[type, Any] = {StepPlan: self.plans, TokenBatch: self.tokens, Rejected: self.rejected}
+        resources: dict[type, object] = {ModelCard: model_card, Telemetry: Telemetry()}
+        ctx = StageContext("schedule", self.inbox, outlets, resources, clock=ManualClock())
+        self.stage = Schedule(ctx, options)
+        self.inbox.post(DeviceReady(16, 4, 4, 64))
+
+    def request(self, request_id: int, max_tokens: int = 3) -> None:
+        sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
+        self.inbox.offer(TokenizedRequest(request_id, [1, 2, 3], sampling, 0, 0, (0, 0, 0)))
+
+    async def settle(self) -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    async def run_device(self) -> None:
+        """Answer all plans that are out."""
+        await self.settle()
+        while self.plans.stats().depth:
+            for plan in await self.plans.recv_many():
+                ids = [r for r, s in zip(plan.request_ids, plan.samples, strict=True) if s]
+                epochs = [e for e, s in zip(plan.epochs, plan.samples, strict=True) if s]
+                self.inbox.post(SampledBatch(plan.step_id, ids, epochs, [9] * len(ids), (1, 1, 1, 1, 1)))
+            await self.settle()
+
+
+def test_credits_bound_the_steps_in_flight(fake_card: ModelCard) -> None:
+    async def main() -> None:
+        desk = Desk(ScheduleOptions(credits=2), fake_card)
+        task = asyncio.create_task(desk.stage.run())
+        desk.request(0, max_tokens=10)
+        await desk.settle()
+        assert desk.plans.stats().depth == 2
+        await desk.run_device()
+        desk.inbox.close()
+        await asyncio.wait_for(task, 5)
+
+    asyncio.run(main())
+
+
+def test_no_room_for_text_means_no_new_plan_and_room_resumes(fake_card: ModelCard) -> None:
+    async def main() -> None:
+        desk = Desk(ScheduleOptions(), fake_card, room=1)
+        task = asyncio.create_task(desk.stage.run())
+        desk.request(0, max_tokens=4)
+        await desk.run_device()
+        assert desk.tokens.stats().depth == 1 and desk.plans.stats().depth == 0
+        got: list[int] = []
+        while len(got) < 4:
+            for batch in await asyncio.wait_for(desk.tokens.recv_many(), 1):
+                got += batch.token_ids
+            await desk.run_device()
+        assert got == [9, 9, 9, 9]
+        desk.inbox.close()
+        await asyncio.wait_for(task, 5)
+
+    asyncio.run(main())
+
+
+def test_max_waiting_leaves_requests_in_the_inbox(fake_card: ModelCard) -> None:
+    async def main() -> None:
+        desk = Desk(ScheduleOptions(max_waiting=2), fake_card)
+        task = asyncio.create_task(desk.stage.run())
+        for k in range(20):
+            desk.request(k)
+        await desk.settle()
+        assert desk.inbox.stats().depth >= 12, "4 run, 2 wait, and what was taken before the device ran"
+        desk.inbox.close()
+        while not task.done():
+            await desk.run_device()
+            await desk.tokens.recv_many()
+        await task
+
+    asyncio.run(main())
+
+
+def test_draining_finishes_what_is_live(fake_card: ModelCard) -> None:
+    async def main() -> None:
+        desk = Desk(ScheduleOptions(), fake_card)
+        task = asyncio.create_task(desk.stage.run())
+        desk.request(0, max_tokens=3)
+        desk.request(1, max_tokens=2)
+        desk.inbox.close()
+        await desk.run_device()
+        await asyncio.wait_for(task, 5)
+        rows = [
+            (r, f)
+            for b in await desk.tokens.recv_many()
+            for r, f in zip(b.request_ids, b.finish_reasons, strict=True)
+            if f
+        ]
+        assert sorted(rows) == [(0, FinishReason.LENGTH), (1, FinishReason.LENGTH)]
+
+    asyncio.run(main())
+
+
+def test_rejections_pass_through_and_cancels_get_a_row(fake_card: ModelCard) -> None:
+    async def main() -> None:
+        desk = Desk(ScheduleOptions(), fake_card)
+        task = asyncio.create_task(desk.stage.run())
+        desk.inbox.post(Rejected(0, "no", 400, None, None))
+        desk.request(1, max_tokens=9)
+        await desk.settle()
+        desk.inbox.post(Cancel(1, FinishReason.CANCELLED))
+        await desk.run_device()
+        assert [r.request_id for r in await desk.rejected.recv_many()] == [0]
+        (batch,) = await desk.tokens.recv_many()
+        assert batch.finish_reasons == [FinishReason.CANCELLED]
+        desk.inbox.close()
+        await asyncio.wait_for(task, 5)
+
+    asyncio.run(main())
