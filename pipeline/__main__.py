@@ -1,5 +1,8 @@
 """`stageline`: the command line. Each command is a module of pipeline.cli with `register(commands)`.
 
+Only the module of the command that is asked for is imported, so that --help and chat do not wait for what
+serve needs.
+
 Exit status: 0 done, 1 the command failed, 2 the configuration or the command line is wrong, 130 interrupted.
 """
 
@@ -7,18 +10,25 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 from pipeline import __version__
-from pipeline.cli import chat, check_config, trace
 from pipeline.errors import ConfigError, StagelineError
 
-COMMANDS = (chat, check_config, trace)
-"""In the order of the help. A command imports what is slow when it runs, so that --help is not."""
+COMMANDS = {
+    "serve": "run the server",
+    "chat": "talk to a running server",
+    "model": "fetch, list and show models",
+    "check-config": "check config.toml and show what would run",
+    "trace": "save a running server's trace for Perfetto",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status. Errors raised on purpose become one line on stderr."""
-    args = _parser().parse_args(argv)
+    argv = sys.argv[1:] if argv is None else argv
+    asked = next((word for word in argv if not word.startswith("-")), None)
+    args = _parser(asked).parse_args(argv)
     try:
         status: int = args.run(args)
         sys.stdout.flush()
@@ -34,14 +44,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(asked: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="stageline", description="An LLM inference server: seven stages linked by bounded queues."
+        prog="stageline",
+        description="An LLM inference server: seven stages linked by bounded queues.",
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=30),
     )
     parser.add_argument("--version", action="version", version=f"stageline {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for command in COMMANDS:
-        command.register(commands)
+    for name, summary in COMMANDS.items():
+        if name == asked:
+            import_module(f"pipeline.cli.{name.replace('-', '_')}").register(commands)
+        else:
+            commands.add_parser(name, help=summary)
     return parser
 
 

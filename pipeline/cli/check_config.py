@@ -2,10 +2,15 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
 
+from msgspec.structs import asdict
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from pipeline.assemble import Blueprint, check, device_options
 from pipeline.cli import Commands
-from pipeline.config import Config, StageConfig, load
+from pipeline.config import load
 
 
 def register(commands: Commands) -> None:
@@ -15,30 +20,26 @@ def register(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the stages as configured. Raises ConfigError for the first fault."""
+    """Load the classes, convert their options, print both. Raises ConfigError for the first fault."""
     config = load(args.config)
-    _print(config)
+    blueprint = check(config)
+    console = Console()
+    console.print(_stages(blueprint))
+    console.print(f"model:  {config.model.reference}", markup=False, highlight=False, soft_wrap=True)
+    device = "  ".join(_lines(asdict(device_options(config))))
+    console.print(f"device: {device}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"{config.origin}: no fault found.", markup=False)
     return 0
 
 
-def _print(config: Config) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=f"Stages ({config.origin})", title_justify="left")
-    for heading in ("stage", "class", "inbox", "workers", "options"):
-        table.add_column(heading, overflow="fold")
-    for name, stage in config.stages.items():
-        table.add_row(*_row(name, stage))
-    console = Console()
-    console.print(table)
-    console.print(f"model: {config.model.reference}", markup=False, soft_wrap=True)
-    console.print("The configuration is good.")
+def _stages(blueprint: Blueprint) -> Table:
+    table = Table("stage", "class", "inbox", "workers", "options", title="Stages, in the order of the data")
+    for name, stage in blueprint.config.stages.items():
+        options = "\n".join(_lines(asdict(blueprint.options[name])))
+        use = stage.use.replace(":", ":\n")
+        table.add_row(name, use, str(stage.inbox), str(stage.workers), escape(options))
+    return table
 
 
-def _row(name: str, stage: StageConfig) -> tuple[str, ...]:
-    return name, stage.use, str(stage.inbox), str(stage.workers), _shown(stage.options)
-
-
-def _shown(options: dict[str, Any]) -> str:
-    return "\n".join(f"{key} = {value!r}" for key, value in options.items())
+def _lines(options: dict[str, object]) -> list[str]:
+    return [f"{key} = {value!r}" for key, value in options.items()]

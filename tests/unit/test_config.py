@@ -127,7 +127,7 @@ def test_a_long_value_is_cut() -> None:
 
 def test_faults_of_the_file(tmp_path: Path) -> None:
     assert "not valid TOML" in fault("[server") and "at" in fault("[server")
-    with pytest.raises(ConfigError, match="none.toml: cannot be read: No such file"):
+    with pytest.raises(ConfigError, match=r"none.toml: cannot be read: No such file"):
         load(tmp_path / "none.toml")
     with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
         load(tmp_path)

@@ -1,0 +1,42 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.__main__ import main
+
+
+def test_the_trace_is_saved_and_counted(
+    server: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.json"
+    assert main(["trace", str(out), "--url", f"{server.url}/", "--last-s", "2.5"]) == 0
+    assert b"traceEvents" in out.read_bytes()
+    assert server.queries == ["last_s=2.5"]
+    shown = capsys.readouterr().out
+    assert "2 events" in shown and "ui.perfetto.dev" in shown
+
+
+def failure(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+    assert main(["trace", *args]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("stageline: ") and error.count("\n") == 1
+    return error
+
+
+def test_failures_are_one_line(server: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(tmp_path / "out.json")
+    assert "no server at http://127.0.0.1:9" in failure(capsys, out, "--url", "http://127.0.0.1:9")
+    assert "answered 404" in failure(capsys, out, "--url", f"{server.url}/nowhere")
+    assert "did not send a trace" in failure(capsys, out, "--url", f"{server.url}/other")
+    assert "must begin with http://" in failure(capsys, out, "--url", "file:///etc")
+    assert "cannot be written" in failure(capsys, str(tmp_path), "--url", server.url)
+    assert not Path(out).exists()
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "soon"])
+def test_last_s_must_be_a_time(value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        main(["trace", "out.json", f"--last-s={value}"])
+    assert raised.value.code == 2
+    assert "--last-s" in capsys.readouterr().err
