@@ -21,8 +21,7 @@ help:  ## List the tasks
 
 setup: .venv/.dev  ## Make .venv with everything, checks included
 
-serve: .venv/.run  ## Fetch the default model and serve it
-	@$(BIN)/stageline model pull
+serve: .venv/.run  ## Serve the default model, fetching it the first time
 	@exec $(BIN)/stageline serve $(ARGS)
 
 test: .venv/.dev  ## Run every check: format, lint, types, imports, tests
@@ -30,6 +29,7 @@ test: .venv/.dev  ## Run every check: format, lint, types, imports, tests
 	@echo '== lint (ruff check)';      $(BIN)/ruff check .
 	@echo '== types (mypy)';           $(BIN)/mypy
 	@echo '== imports (lint-imports)'; $(BIN)/lint-imports
+	@echo '== model for the tests';    $(BIN)/stageline model pull $${STAGELINE_MODEL:-}
 	@echo '== tests (pytest)';         $(BIN)/python -m pytest $(ARGS)
 
 format: .venv/.dev  ## Format the code and fix what lint can fix
