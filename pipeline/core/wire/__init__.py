@@ -1,0 +1,33 @@
+"""Wire: the OpenAI shapes and the websocket protocol, as bytes in and bytes out (docs/api.md).
+
+Knows no sockets, no clock and no model: what it must know of the server comes as `Limits`.
+"""
+
+from pipeline.core.wire.answers import ChatAnswer, CompletionAnswer, StreamShape
+from pipeline.core.wire.faults import (
+    SERVER_ERROR,
+    error_body,
+    error_event,
+    error_object,
+)
+from pipeline.core.wire.frames import Answered, Frame, error_frame, parse_frame
+from pipeline.core.wire.requests import Limits, Wanted, parse_chat, parse_completion, wanted_of
+
+__all__ = [
+    "SERVER_ERROR",
+    "Answered",
+    "ChatAnswer",
+    "CompletionAnswer",
+    "Frame",
+    "Limits",
+    "StreamShape",
+    "Wanted",
+    "error_body",
+    "error_event",
+    "error_frame",
+    "error_object",
+    "parse_chat",
+    "parse_completion",
+    "parse_frame",
+    "wanted_of",
+]

@@ -1,0 +1,61 @@
+"""Chat messages of a request body: roles and text. What a template makes of them is tokenize's matter."""
+
+from pipeline.core.wire.fields import Fields, wrong
+from pipeline.errors import RequestError
+from pipeline.messages import ChatMessage
+
+ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+"""Accepted roles and what a template gets; OpenAI's `developer` is the newer word for `system`."""
+
+_NULL_ONLY: tuple[object, ...] = ()
+_NEUTRAL = {
+    "name": _NULL_ONLY,
+    "refusal": _NULL_ONLY,
+    "audio": _NULL_ONLY,
+    "function_call": _NULL_ONLY,
+    "tool_calls": ([],),
+    "annotations": ([],),
+}
+"""Fields of an assistant message that clients send back as they got it."""
+
+
+def parse_messages(value: object) -> list[ChatMessage]:
+    """`messages` of a body. Raises RequestError that names the message by its index."""
+    if not isinstance(value, list) or not value:
+        raise wrong("messages", "a list of at least one message", value)
+    return [_message(index, item) for index, item in enumerate(value)]
+
+
+def _message(index: int, item: object) -> ChatMessage:
+    path = f"messages[{index}]"
+    if not isinstance(item, dict):
+        raise wrong(path, "an object with role and content", item)
+    fields = Fields(item, path + ".")
+    role = fields.take("role")
+    if not isinstance(role, str) or role not in ROLES:
+        raise wrong(path + ".role", f"one of {', '.join(ROLES)}", role)
+    content = _content(path + ".content", fields.take("content"))
+    fields.finish(_NEUTRAL)
+    return ChatMessage(ROLES[role], content)
+
+
+def _content(name: str, value: object) -> str:
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list) or not value:
+        raise wrong(name, "a string or a list of text parts", value)
+    return "".join(_part(f"{name}[{index}]", item) for index, item in enumerate(value))
+
+
+def _part(name: str, item: object) -> str:
+    if not isinstance(item, dict):
+        raise wrong(name, 'an object {"type": "text", "text": ...}', item)
+    fields = Fields(item, name + ".")
+    kind = fields.take("type")
+    if kind != "text":
+        raise wrong(name + ".type", '"text" (this model reads text only)', kind)
+    text = fields.text("text")
+    if text is None:
+        raise RequestError(f"'{name}.text' is missing.", param=name + ".text", code="missing_field")
+    fields.finish({})
+    return text

@@ -1,0 +1,228 @@
+"""Request bodies: what a client may ask, checked here and trusted from here on."""
+
+import msgspec
+
+from pipeline.core.wire.chat import parse_messages
+from pipeline.core.wire.fields import INT64_MAX, INT64_MIN, Fields, decode_object, wrong
+from pipeline.errors import RequestError
+from pipeline.messages import ChatMessage, SamplingParams
+
+MAX_STOPS = 4
+MAX_STOP_CHARS = 64
+MAX_TOP_K = 1 << 20
+
+NEUTRAL: dict[str, tuple[object, ...]] = {
+    "best_of": (1,),
+    "echo": (False,),
+    "frequency_penalty": (0,),
+    "function_call": ("none",),
+    "functions": ([],),
+    "length_penalty": (1,),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+    "min_p": (0,),
+    "min_tokens": (0,),
+    "n": (1,),
+    "presence_penalty": (0,),
+    "repetition_penalty": (1,),
+    "response_format": ({"type": "text"},),
+    "suffix": ("",),
+    "tool_choice": ("none",),
+    "tools": ([],),
+    "top_logprobs": (0,),
+    "use_beam_search": (False,),
+}
+"""Fields of OpenAI's API and its relatives that are not built, and the values that ask for nothing."""
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What the checks must know of the server."""
+
+    model: str
+    max_model_len: int
+    """Prompt and output together, tokens."""
+    vocab_size: int
+    max_prompt_bytes: int
+    default_max_tokens: int | None = None
+    """None: as many as the model's length leaves room for."""
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """One checked request. Exactly one of `prompt` and `chat` is set."""
+
+    prompt: str | list[int] | None
+    chat: list[ChatMessage] | None
+    sampling: SamplingParams
+    stream: bool = False
+    include_usage: bool = False
+    timings: bool = False
+
+
+def parse_completion(body: bytes, limits: Limits, fresh_seed: int) -> Wanted:
+    """The body of POST /v1/completions. `fresh_seed` is used where the client gives none."""
+    fields = Fields(decode_object(body))
+    return _wanted(fields, limits, fresh_seed, prompt=_prompt(fields.take("prompt"), limits))
+
+
+def parse_chat(body: bytes, limits: Limits, fresh_seed: int) -> Wanted:
+    """The body of POST /v1/chat/completions."""
+    fields = Fields(decode_object(body))
+    return _wanted(fields, limits, fresh_seed, chat=_chat(fields.take("messages"), limits))
+
+
+def wanted_of(values: dict[str, object], limits: Limits, fresh_seed: int) -> Wanted:
+    """The fields of a websocket `generate` frame: either door's, with exactly one of prompt and messages."""
+    fields = Fields(values)
+    prompt, messages = fields.take("prompt"), fields.take("messages")
+    if (prompt is None) == (messages is None):
+        raise RequestError(
+            "Exactly one of 'prompt' and 'messages' must be given.", param="prompt", code="invalid_value"
+        )
+    if fields.take("stream") not in (None, True):
+        raise RequestError("A websocket always streams.", param="stream", code="unsupported_value")
+    if prompt is not None:
+        return _wanted(fields, limits, fresh_seed, prompt=_prompt(prompt, limits))
+    return _wanted(fields, limits, fresh_seed, chat=_chat(messages, limits))
+
+
+def _wanted(
+    fields: Fields,
+    limits: Limits,
+    fresh_seed: int,
+    *,
+    prompt: str | list[int] | None = None,
+    chat: list[ChatMessage] | None = None,
+) -> Wanted:
+    _check_model(fields.text("model"), limits)
+    sampling = SamplingParams(
+        max_tokens=_max_tokens(fields, limits, is_chat=chat is not None),
+        temperature=fields.number("temperature", 1.0, 0, 2),
+        top_k=_top_k(fields),
+        top_p=fields.number("top_p", 1.0, 0, 1, above_low=True),
+        seed=_or(fields.integer("seed", INT64_MIN, INT64_MAX), fresh_seed),
+        stop=_stops(fields.take("stop")),
+        ignore_eos=fields.flag("ignore_eos"),
+    )
+    stream = fields.flag("stream")
+    include_usage = _include_usage(fields.take("stream_options"), stream=stream)
+    timings = fields.flag("timings")
+    fields.text("user")  # OpenAI: an id of the client's end user, without effect on the answer
+    fields.finish(NEUTRAL)
+    return Wanted(prompt, chat, sampling, stream, include_usage, timings)
+
+
+def _or(value: int | None, default: int) -> int:
+    return default if value is None else value
+
+
+def _check_model(name: str | None, limits: Limits) -> None:
+    if name is not None and name != limits.model:
+        raise RequestError(
+            f"The model {name[:80]!r} does not exist here; this server has {limits.model!r}.",
+            status=404,
+            param="model",
+            code="model_not_found",
+        )
+
+
+def _max_tokens(fields: Fields, limits: Limits, *, is_chat: bool) -> int | None:
+    given = fields.integer("max_tokens", 1, limits.max_model_len)
+    if is_chat:
+        newer = fields.integer("max_completion_tokens", 1, limits.max_model_len)
+        if given is not None and newer is not None and given != newer:
+            raise RequestError(
+                f"'max_tokens' ({given}) and 'max_completion_tokens' ({newer}) say the same thing; give one.",
+                param="max_tokens",
+                code="invalid_value",
+            )
+        given = newer if given is None else given
+    return limits.default_max_tokens if given is None else given
+
+
+def _top_k(fields: Fields) -> int:
+    return max(0, fields.integer("top_k", -1, MAX_TOP_K) or 0)  # -1 and 0 both mean off
+
+
+def _stops(value: object) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    stops = [value] if isinstance(value, str) else value
+    if not isinstance(stops, list) or len(stops) > MAX_STOPS:
+        raise wrong("stop", f"a string or a list of at most {MAX_STOPS} strings", value)
+    for stop in stops:
+        if not isinstance(stop, str) or not 0 < len(stop) <= MAX_STOP_CHARS:
+            raise wrong("stop", f"made of strings of 1 to {MAX_STOP_CHARS} characters", stop)
+    return tuple(dict.fromkeys(stops))
+
+
+def _include_usage(value: object, *, stream: bool) -> bool:
+    if value is None:
+        return False
+    if not isinstance(value, dict):
+        raise wrong("stream_options", "an object", value)
+    if not stream:
+        raise RequestError(
+            "'stream_options' is only allowed with 'stream': true.",
+            param="stream_options",
+            code="invalid_value",
+        )
+    options = Fields(value, "stream_options.")
+    include_usage = options.flag("include_usage")
+    options.finish({"include_obfuscation": (False,)})
+    return include_usage
+
+
+def _prompt(value: object, limits: Limits) -> str | list[int]:
+    if isinstance(value, str):
+        if not value:
+            raise RequestError("'prompt' is empty.", param="prompt", code="empty_prompt")
+        _check_bytes([value], "prompt", limits)
+        return value
+    if not isinstance(value, list):
+        raise wrong("prompt", "a string or a list of token ids", value)
+    return _token_ids(value, limits)
+
+
+def _token_ids(value: list[object], limits: Limits) -> list[int]:
+    if not value:
+        raise RequestError("'prompt' is empty.", param="prompt", code="empty_prompt")
+    if isinstance(value[0], str | list):
+        raise RequestError(
+            "'prompt' holds several prompts; only one prompt per request is supported.",
+            param="prompt",
+            code="unsupported_value",
+        )
+    if len(value) >= limits.max_model_len:
+        raise RequestError(
+            f"'prompt' has {len(value)} tokens, but the model's length is {limits.max_model_len} tokens, "
+            "prompt and output together.",
+            param="prompt",
+            code="context_length_exceeded",
+        )
+    last = limits.vocab_size - 1
+    ids: list[int] = []
+    for item in value:
+        if type(item) is not int or not 0 <= item <= last:
+            raise wrong("prompt", f"a list of token ids from 0 to {last}", item)
+        ids.append(item)
+    return ids
+
+
+def _chat(value: object, limits: Limits) -> list[ChatMessage]:
+    chat = parse_messages(value)
+    _check_bytes([message.content for message in chat], "messages", limits)
+    return chat
+
+
+def _check_bytes(texts: list[str], name: str, limits: Limits) -> None:
+    """Before anything is tokenized: a prompt's UTF-8 size is bounded, however it is spelled in JSON."""
+    limit = limits.max_prompt_bytes
+    if sum(map(len, texts)) * 4 <= limit:
+        return
+    size = sum(len(text.encode()) for text in texts)
+    if size > limit:
+        raise RequestError(
+            f"'{name}' has {size} bytes of text, but at most {limit} are accepted.",
+            param=name,
+            code="prompt_too_large",
+        )

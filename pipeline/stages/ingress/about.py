@@ -1,0 +1,115 @@
+"""What the server says of itself: models, readiness, metrics, trace."""
+
+import asyncio
+import time
+from importlib.metadata import PackageNotFoundError, version
+
+from aiohttp import web
+
+from pipeline.core.wire import Limits
+from pipeline.errors import RequestError
+from pipeline.runtime.perfetto import chrome_trace
+from pipeline.runtime.stage import StageContext
+from pipeline.stages.ingress.health import Health
+from pipeline.stages.ingress.intake import DRAINING, Intake
+from pipeline.stages.ingress.replies import json_bytes, json_response
+from pipeline.telemetry import Telemetry
+
+ENDPOINTS = (
+    "POST /v1/completions",
+    "POST /v1/chat/completions",
+    "GET /v1/stream (websocket)",
+    "GET /v1/models",
+    "GET /v1/models/{id}",
+    "GET /health",
+    "GET /ready",
+    "GET /metrics",
+    "GET /debug/trace?last_s=30",
+)
+_MAX_TRACE_S = 3600.0
+
+
+class About:
+    """Handlers that read, and generate nothing but the health probe's one token."""
+
+    def __init__(self, ctx: StageContext, intake: Intake, limits: Limits, health: Health) -> None:
+        self._ctx = ctx
+        self._intake = intake
+        self._health = health
+        self._telemetry = ctx.resource(Telemetry)
+        self._model = {
+            "id": limits.model,
+            "object": "model",
+            "created": int(time.time()),
+            "owned_by": "stageline",
+            "max_model_len": limits.max_model_len,
+        }
+
+    async def index(self, request: web.Request) -> web.Response:
+        about = {
+            "name": "stageline",
+            "version": _version(),
+            "model": self._model["id"],
+            "endpoints": ENDPOINTS,
+        }
+        return json_response(about)
+
+    async def models(self, request: web.Request) -> web.Response:
+        return json_response({"object": "list", "data": [self._model]})
+
+    async def model(self, request: web.Request) -> web.Response:
+        if request.match_info["id"] != self._model["id"]:
+            raise RequestError(
+                "This server does not have that model; GET /v1/models lists what it has.",
+                status=404,
+                param="model",
+                code="model_not_found",
+            )
+        return json_response(self._model)
+
+    async def health(self, request: web.Request) -> web.Response:
+        """200 if a token came through the whole pipeline in time; else, and while draining, 503."""
+        if self._intake.is_draining:
+            raise DRAINING
+        if await self._health.check():
+            return json_response({"status": "ok"})
+        raise RequestError("The pipeline did not answer in time.", status=503, code="unhealthy")
+
+    async def ready(self, request: web.Request) -> web.Response:
+        """Whether to send requests here. The port is open only when all stages have started."""
+        if self._intake.is_draining:
+            raise DRAINING
+        return json_response({"status": "ready"})
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        return web.Response(
+            body=self._telemetry.render(),
+            headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
+        )
+
+    async def trace(self, request: web.Request) -> web.Response:
+        """The trace ring of the last `last_s` seconds, for ui.perfetto.dev. Formatted off the loop."""
+        last_s = _seconds(request.query.get("last_s", "30"))
+        points = self._ctx.trace.points(self._ctx.clock() - int(last_s * 1e9))
+        return json_bytes(await asyncio.to_thread(chrome_trace, points))
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= _MAX_TRACE_S:
+        raise RequestError(
+            f"'last_s' must be a number above 0 and up to {_MAX_TRACE_S:g}.",
+            param="last_s",
+            code="invalid_value",
+        )
+    return value
+
+
+def _version() -> str:
+    try:
+        return version("stageline")
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        return "unknown"

@@ -1,0 +1,146 @@
+"""Intake: takes requests into the pipeline, and knows those that are live."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TypeVar
+
+from pipeline.core.wire import SERVER_ERROR, Wanted
+from pipeline.errors import InboxClosed, RequestError
+from pipeline.messages import Cancel, Completion, FinishReason, GenerateRequest, Open
+from pipeline.runtime.stage import StageContext
+from pipeline.runtime.trace import Point
+from pipeline.telemetry import Telemetry
+
+DRAINING = RequestError("The server is shutting down; try another.", status=503, code="draining")
+QUEUE_FULL = RequestError("The waiting queue is full; try again later.", status=429, code="queue_full")
+TOO_MANY_LIVE = RequestError(
+    "The server has too many live requests; try again later.", status=429, code="too_many_requests"
+)
+
+
+class LiveRequest(ABC):
+    """One request in the pipeline, and the ClientSink that the streamer writes to.
+
+    Ends once, by `done` or `error`. A client that leaves detaches it: from then on nothing is written, but it
+    stays live until the pipeline has ended it too. Subclasses give the client's side of it.
+    """
+
+    def __init__(self, intake: "Intake", request_id: int) -> None:
+        self.request_id = request_id
+        self._intake = intake
+        self._is_attached = True
+        self.is_cancelled = False
+
+    def delta(self, text: str, num_tokens: int) -> None:
+        self._intake.num_events += 1
+        if self._is_attached:
+            self.write_delta(text, num_tokens)
+
+    def done(self, completion: Completion) -> None:
+        if completion.finish_reason is FinishReason.ERROR:
+            self.error(SERVER_ERROR)
+        elif self._end():
+            self.write_done(completion)
+
+    def error(self, error: RequestError) -> None:
+        if self._end():
+            self.write_error(error)
+
+    def detach(self) -> None:
+        self._is_attached = False
+
+    def _end(self) -> bool:
+        """True if there is still a client to be told."""
+        was_live = self._intake.ended(self)
+        was_attached, self._is_attached = self._is_attached, False
+        return was_live and was_attached
+
+    @abstractmethod
+    def write_delta(self, text: str, num_tokens: int) -> None: ...
+
+    @abstractmethod
+    def write_done(self, completion: Completion) -> None: ...
+
+    @abstractmethod
+    def write_error(self, error: RequestError) -> None: ...
+
+    def buffered_bytes(self) -> int:
+        """See ClientSink; 0 where nothing is written before the end."""
+        return 0
+
+
+R = TypeVar("R", bound=LiveRequest)
+
+
+class Intake:
+    """Single loop. Request ids have no holes and are offered in order: an id is used only when it got in."""
+
+    def __init__(self, ctx: StageContext, max_live: int) -> None:
+        self._ctx = ctx
+        self._max_live = max_live
+        self._requests = ctx.outlet(GenerateRequest)
+        self._opens = ctx.outlet(Open)
+        self._cancels = ctx.outlet(Cancel)
+        self._telemetry = ctx.resource(Telemetry)
+        self._next_id = 0
+        self.live: dict[int, LiveRequest] = {}
+        self.num_events = 0
+        """Deltas and endings so far, of all requests: it moves as long as the pipeline works."""
+
+    @property
+    def is_draining(self) -> bool:
+        """A closed inbox is how the supervisor says that no more may come in."""
+        return self._ctx.inbox.is_closed
+
+    def submit(self, wanted: Wanted, arrived_ns: int, build: Callable[[int], R]) -> R:
+        """Offer a request to the pipeline; `build` makes its live side from its id. Never waits.
+
+        Raises RequestError 429 when there is no room, 503 while draining.
+        """
+        request_id = self._next_id
+        self._check_open()
+        live = build(request_id)
+        request = GenerateRequest(
+            request_id, wanted.prompt, wanted.chat, wanted.sampling, arrived_ns, self._ctx.clock()
+        )
+        try:
+            if not self._requests.offer(request):
+                raise self._refused(QUEUE_FULL)
+        except InboxClosed:
+            raise self._refused(DRAINING) from None
+        self._next_id += 1
+        self.live[request_id] = live
+        self._opens.post(Open(request_id, live, arrived_ns))  # same tick: it is there before any answer
+        self._ctx.trace.record(Point.ARRIVED, self._ctx.name, request_id, at_ns=arrived_ns)
+        return live
+
+    def cancel(self, request: LiveRequest) -> None:
+        """Ask the pipeline to end a live request; its terminal row still comes. Posts at most once."""
+        if request.request_id in self.live and not request.is_cancelled:
+            request.is_cancelled = True
+            self._cancels.post(Cancel(request.request_id, FinishReason.CANCELLED))
+
+    def leave(self, request: LiveRequest) -> None:
+        """Its client is gone, or was told all. No-op for a request that has ended."""
+        request.detach()
+        self.cancel(request)
+
+    def ended(self, request: LiveRequest) -> bool:
+        """Forget a request; False if it had ended before."""
+        self.num_events += 1
+        return self.live.pop(request.request_id, None) is not None
+
+    def fail_all(self, error: RequestError) -> None:
+        """Answer every live request: the pipeline will not."""
+        for request in list(self.live.values()):
+            request.error(error)
+
+    def _check_open(self) -> None:
+        if self.is_draining:
+            raise self._refused(DRAINING)
+        if len(self.live) >= self._max_live:
+            raise self._refused(TOO_MANY_LIVE)
+
+    def _refused(self, error: RequestError) -> RequestError:
+        self._telemetry.refused(error.code or str(error.status))
+        return error

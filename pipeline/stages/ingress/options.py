@@ -1,0 +1,45 @@
+"""Options of the ingress stage: addresses, limits and patience."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+Port = Annotated[int, Meta(ge=0, le=65_535)]
+Count = Annotated[int, Meta(ge=1)]
+Seconds = Annotated[float, Meta(gt=0, le=3600)]
+Bytes = Annotated[int, Meta(ge=1024, le=1 << 30)]
+
+
+class IngressOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """[stages.ingress.options] of config.toml."""
+
+    host: str = "127.0.0.1"
+    port: Port = 8000
+    """0: any free port; `Ingress.port` tells which."""
+    max_model_len: Count | None = None
+    """Prompt and output together, tokens. None: the model's own length."""
+    default_max_tokens: Count | None = None
+    """None: as many as the model's length leaves room for."""
+    max_prompt_bytes: Bytes = 1 << 20
+    """Of a prompt's text in UTF-8, checked before it is tokenized."""
+    max_body_bytes: Bytes = 2 << 20
+    max_frame_bytes: Bytes = 1 << 20
+    max_header_bytes: Annotated[int, Meta(ge=256, le=65_536)] = 8190
+    """Of the request line, and of each header."""
+    max_headers: Annotated[int, Meta(ge=16, le=1024)] = 128
+    max_live_requests: Count = 1024
+    max_requests_per_socket: Count = 256
+    keepalive_s: Seconds = 15.0
+    """An idle connection, or one that has not sent a whole header, is closed after this."""
+    body_timeout_s: Seconds = 10.0
+    """A body must have arrived within this."""
+    write_timeout_s: Seconds = 5.0
+    """A client that does not read the end of its answer within this is cut off."""
+    ping_interval_s: Seconds = 10.0
+    """Silence after which a ping is sent; also the longest that a stream's status is held back."""
+    ping: Literal["comment", "chunk", "off"] = "comment"
+    """SSE pings: a comment line, a chunk with empty text (for clients that fail on comments), or none."""
+    health_timeout_s: Seconds = 5.0
+    retry_after_s: Count = 1
+    """What a refused client is told to wait."""

@@ -1,0 +1,126 @@
+"""The ingress stage: opens the port last, closes it last, and in between answers."""
+
+from collections.abc import Sequence
+from typing import Never
+
+from aiohttp import web
+
+from pipeline.checkpoint.card import ModelCard
+from pipeline.core.wire import SERVER_ERROR, Limits
+from pipeline.errors import ConfigError, RequestError
+from pipeline.messages import Cancel, GenerateRequest, Open
+from pipeline.runtime.stage import Stage, StageContext
+from pipeline.stages.ingress.about import About
+from pipeline.stages.ingress.health import Health
+from pipeline.stages.ingress.http import HttpDoor
+from pipeline.stages.ingress.intake import Intake
+from pipeline.stages.ingress.options import IngressOptions
+from pipeline.stages.ingress.replies import quiet_logger, replies
+from pipeline.stages.ingress.websocket import WebsocketDoor
+from pipeline.telemetry import Telemetry
+
+SHUTTING_DOWN = RequestError(
+    "The server shut down before the answer was complete.", status=503, code="shutting_down"
+)
+_GOODBYE_S = 1.0
+"""How long stop() lets clients take their last bytes."""
+_BACKLOG = 1024
+
+
+class Ingress(Stage[Never, IngressOptions]):
+    """Drains when its inbox is closed: new requests and /ready get 503, open streams go on until stop()."""
+
+    Options = IngressOptions
+    takes = ()
+    gives = (GenerateRequest, Open, Cancel)
+
+    def __init__(self, ctx: StageContext, options: IngressOptions) -> None:
+        super().__init__(ctx, options)
+        self.port = options.port
+        """The port that is open, once started."""
+        self._intake = Intake(ctx, options.max_live_requests)
+        limits = _limits(ctx.resource(ModelCard), options)
+        self._http = HttpDoor(self._intake, limits, options, ctx.clock)
+        self._websocket = WebsocketDoor(self._intake, limits, options, ctx.clock)
+        health = Health(self._intake, options.health_timeout_s, ctx.clock)
+        self._about = About(ctx, self._intake, limits, health)
+        self._runner: web.AppRunner | None = None
+
+    @property
+    def num_live(self) -> int:
+        """Requests taken in and not yet ended."""
+        return len(self._intake.live)
+
+    async def start(self) -> None:
+        """Open the port. Raises ConfigError if it cannot be opened."""
+        options = self.options
+        self.ctx.resource(Telemetry).watch(self._gauges)
+        self._runner = web.AppRunner(
+            self._application(),
+            handler_cancellation=True,  # else a client that leaves is not noticed before the answer's end
+            keepalive_timeout=options.keepalive_s,
+            access_log=None,
+            logger=quiet_logger(self.ctx.log),
+            auto_decompress=False,
+            max_line_size=options.max_header_bytes,
+            max_field_size=options.max_header_bytes,
+            max_headers=options.max_headers,
+            lingering_time=_GOODBYE_S,
+            shutdown_timeout=_GOODBYE_S,
+        )
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, options.host, options.port, backlog=_BACKLOG, reuse_address=True)
+        try:
+            await site.start()
+        except OSError as error:
+            raise ConfigError(
+                f"stages.ingress.options: cannot listen on host = {options.host!r}, port = {options.port}: "
+                f"{error.strerror}"
+            ) from error
+        self.port = site.port
+
+    async def handle(self, batch: Sequence[Never]) -> None:
+        """Never called: nothing is sent to ingress, its inbox only says when to drain."""
+
+    async def stop(self) -> None:
+        """Answer what is still live, close the port and every connection. A closed inbox means that this was
+        planned; else the pipeline has crashed."""
+        runner, self._runner = self._runner, None
+        if runner is None:
+            return
+        for site in list(runner.sites):
+            await site.stop()
+        self._intake.fail_all(SHUTTING_DOWN if self._intake.is_draining else SERVER_ERROR)
+        await self._websocket.close_all(_GOODBYE_S)
+        await runner.cleanup()
+
+    def _application(self) -> web.Application:
+        options, about = self.options, self._about
+        app = web.Application(
+            middlewares=[replies(self.ctx.log, options.write_timeout_s, options.retry_after_s)],
+            client_max_size=options.max_body_bytes,
+        )
+        app.router.add_post("/v1/completions", self._http.completions)
+        app.router.add_post("/v1/chat/completions", self._http.chat)
+        app.router.add_get("/v1/stream", self._websocket.serve, allow_head=False)
+        app.router.add_get("/v1/models", about.models)
+        app.router.add_get("/v1/models/{id:.+}", about.model)
+        app.router.add_get("/health", about.health)
+        app.router.add_get("/ready", about.ready)
+        app.router.add_get("/metrics", about.metrics)
+        app.router.add_get("/debug/trace", about.trace)
+        app.router.add_get("/", about.index)
+        return app
+
+    def _gauges(self) -> dict[str, float]:
+        return {"live_requests": self.num_live, "open_sockets": len(self._websocket.sockets)}
+
+
+def _limits(card: ModelCard, options: IngressOptions) -> Limits:
+    return Limits(
+        model=card.name,
+        max_model_len=options.max_model_len or card.architecture.max_position,
+        vocab_size=card.architecture.vocab_size,
+        max_prompt_bytes=options.max_prompt_bytes,
+        default_max_tokens=options.default_max_tokens,
+    )
