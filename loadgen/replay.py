@@ -12,6 +12,7 @@ from rich.console import Console
 from loadgen import calibrate
 from loadgen.clients import Target, connect
 from loadgen.clock import RunClock, sample_loop_lag
+from loadgen.errors import UsageError
 from loadgen.openloop import OpenLoop
 from loadgen.progress import Progress
 from loadgen.prompts import load_text
@@ -44,6 +45,8 @@ async def replay(options: Options, console: Console) -> int:
     Raises:
         LoadgenError: the trace, the text or the server cannot be used.
     """
+    if options.json is not None and not options.json.parent.is_dir():
+        raise UsageError(f"--json {options.json}: there is no folder {options.json.parent}")
     trace = load(options.trace)
     workload = plan(trace, options.limits)
     text = load_text(options.prompts)

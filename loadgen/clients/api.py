@@ -47,7 +47,7 @@ def finish(record: Record, finish_reason: str | None) -> None:
     record.finish_reason = finish_reason
     if finish_reason not in COMPLETE:
         record.fail(f"finish_{finish_reason}", "the server ended the answer early")
-    elif not record.chunk_s and record.output_tokens is None:
+    elif not record.chunk_s and not record.output_tokens:
         record.fail("empty", "the answer holds no token")
 
 
