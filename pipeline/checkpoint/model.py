@@ -3,6 +3,8 @@
 import math
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from pipeline.checkpoint.card import ModelCard
 from pipeline.checkpoint.folder import describe_folder
 from pipeline.checkpoint.gguf_file import describe_gguf
@@ -22,6 +24,11 @@ def load_card(reference: str) -> ModelCard:
 def describe(path: Path, reference: str, name: str | None = None) -> ModelCard:
     """The card of the model at `path`, a .gguf file or a folder. Reads no weight. Raises ModelError."""
     return describe_gguf(path, reference, name) if path.is_file() else describe_folder(path, reference, name)
+
+
+def rename(card: ModelCard, name: str) -> ModelCard:
+    """The same model under the name that clients are to call it by."""
+    return replace(card, name=name)
 
 
 def num_parameters(card: ModelCard) -> int:
