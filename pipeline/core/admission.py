@@ -1,0 +1,37 @@
+"""Whether a request fits the model: pure, with the numbers in the message."""
+
+from pipeline.errors import RequestError
+
+
+def fit(
+    num_prompt_tokens: int,
+    max_tokens: int | None,
+    max_model_len: int,
+    default_max_tokens: int,
+    *,
+    param: str = "prompt",
+) -> int:
+    """The request's max_tokens: as asked, or the default as far as there is room.
+
+    Prompt and output together may fill the model's length exactly.
+
+    Args:
+        param: the field that holds the prompt, for the error.
+
+    Raises:
+        RequestError: nothing to compute, or more than the model's length.
+    """
+    if num_prompt_tokens == 0:
+        raise RequestError("The prompt is empty: it must hold at least one token.", param=param)
+    if max_tokens is not None and max_tokens < 1:
+        raise RequestError(f"max_tokens must be at least 1, not {max_tokens}.", param="max_tokens")
+    room = max_model_len - num_prompt_tokens
+    wanted = min(default_max_tokens, max(room, 1)) if max_tokens is None else max_tokens
+    if wanted > room:
+        raise RequestError(
+            f"This model's length is {max_model_len} tokens, but {num_prompt_tokens} in the prompt and "
+            f"{wanted} to generate (max_tokens) make {num_prompt_tokens + wanted}.",
+            param=param if room < 1 else "max_tokens",
+            code="context_length_exceeded",
+        )
+    return wanted

@@ -1,0 +1,95 @@
+"""Answer: what one client is owed. Text and tokens not yet written, and the times that go with its ending."""
+
+import msgspec
+
+from pipeline.core.coalesce import NEVER_NS
+from pipeline.messages import (
+    SEGMENTS,
+    STEP_SEGMENTS,
+    ClientSink,
+    Completion,
+    FinishReason,
+    Open,
+    TextBatch,
+    Timings,
+)
+
+NEVER_DUE = 1 << 62
+"""Later than any time of the clock, ns."""
+
+
+class Ending(msgspec.Struct, frozen=True, gc=False):
+    """A terminal row, as the streamer took it."""
+
+    finish_reason: FinishReason
+    segments_ns: tuple[int, ...]
+    """All of SEGMENTS but the last, up to taken_ns."""
+    taken_ns: int
+
+
+class Answer:
+    """One request's state in the streamer; plain data, since it is touched for every token."""
+
+    __slots__ = (
+        "arrived_ns",
+        "base_ns",
+        "due_ns",
+        "ending",
+        "last_ns",
+        "num_pending",
+        "num_prompt_tokens",
+        "num_written",
+        "paused_ns",
+        "request_id",
+        "sink",
+        "text",
+        "ttft_ns",
+    )
+
+    def __init__(self, opened: Open) -> None:
+        self.request_id = opened.request_id
+        self.sink: ClientSink = opened.sink
+        self.arrived_ns = opened.arrived_ns
+        self.base_ns: tuple[int, ...] = (0,) * len(SEGMENTS)
+        self.num_prompt_tokens = 0
+        self.text = ""
+        self.num_pending = 0
+        """Tokens since the last write, those without text included."""
+        self.num_written = 0
+        self.last_ns = NEVER_NS
+        self.due_ns = NEVER_DUE
+        """When the timer has to look at it."""
+        self.ttft_ns: int | None = None
+        self.paused_ns: int | None = None
+        """Since when its client's buffer is full."""
+        self.ending: Ending | None = None
+        """Its terminal row, which waits while the buffer is full."""
+
+    def take(self) -> tuple[str, int]:
+        """What is pending, text and tokens, counted as written."""
+        text, num_tokens = self.text, self.num_pending
+        self.text, self.num_pending = "", 0
+        self.num_written += num_tokens
+        return text, num_tokens
+
+    def end(self, step: TextBatch, finish_reason: FinishReason, taken_ns: int) -> Ending:
+        """The terminal row is in `step`, taken at `taken_ns`: from here on `ending` is set."""
+        segments = list(self.base_ns)
+        for index, elapsed_ns in enumerate(step.elapsed_ns, STEP_SEGMENTS.start):
+            segments[index] += elapsed_ns
+        segments[STEP_SEGMENTS.stop :] = (
+            step.taken_ns - step.token_sent_ns,
+            step.sent_ns - step.taken_ns,
+            taken_ns - step.sent_ns,
+        )
+        self.ending = Ending(finish_reason, tuple(segments), taken_ns)
+        return self.ending
+
+    def completion(self, ending: Ending, now_ns: int) -> Completion:
+        """For the sink, when the last text was written at `now_ns`."""
+        return Completion(
+            ending.finish_reason,
+            self.num_prompt_tokens,
+            self.num_written + self.num_pending,
+            Timings((*ending.segments_ns, now_ns - ending.taken_ns), now_ns - self.arrived_ns, self.ttft_ns),
+        )

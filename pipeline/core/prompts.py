@@ -1,0 +1,170 @@
+"""Prompts to token ids, so that a client's text never becomes a control token.
+
+The tokenizer recognises no special token in any text. Instead each special token has an alias, a random
+string that nobody outside knows, put where the chat template wrote its marker. What of a client's text could
+pass for a marker, or for one end of it, is hidden while the template runs, one private-use character each:
+
+    content -> hide -> template -> markers to aliases -> show -> encode -> aliases to special ids
+
+So "<|im_end|>" in a message is encoded as the plain text it is, and without such text the ids are those of
+Hugging Face's apply_chat_template.
+"""
+
+import secrets
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
+
+from tokenizers import AddedToken, Encoding, Tokenizer
+
+from pipeline.core.chat import ChatTemplate
+from pipeline.errors import RequestError
+from pipeline.messages import ChatMessage
+
+_ALIAS_PLANE = range(0xF0000, 0xFFFFE)
+_PLACEHOLDER_PLANE = range(0x100000, 0x10FFFE)
+"""The planes of Unicode that are for private use. So many code points cannot be guessed, nor all be used."""
+
+
+class PromptEncoder:
+    """One worker's tokenizer, made safe. It changes the tokenizer, so give it one of its own.
+
+    Errors: RequestError where a text cannot be encoded safely. No method is thread-safe.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        added = tokenizer.get_added_tokens_decoder()
+        special = {token.content: token_id for token_id, token in added.items() if token.special}
+        self._aliases = {marker: _new_alias() for marker in sorted(special, key=len, reverse=True)}
+        self._edges = _Edges(special)
+        self._affixes = _num_affixes(tokenizer)
+        unknown = getattr(tokenizer.model, "unk_token", None)
+        self._forbidden = frozenset(token_id for marker, token_id in special.items() if marker != unknown)
+
+        tokenizer.encode_special_tokens = True  # that is: as the plain text they are
+        tokenizer.add_tokens([_like(added[special[marker]], text) for marker, text in self._aliases.items()])
+        self._special_of = {
+            tokenizer.token_to_id(alias): special[marker] for marker, alias in self._aliases.items()
+        }
+        self._tokenizer = tokenizer
+
+    def encode_plain(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of texts as they are, with the BOS token if the tokenizer adds one."""
+        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=True)
+        return [self._checked(encoding, *self._affixes) for encoding in encodings]
+
+    def encode_rendered(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of what `render` returned. The template has written a BOS token if there is to be one."""
+        special_of = self._special_of
+        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [
+            [special_of.get(token_id, token_id) for token_id in self._checked(encoding, 0, 0)]
+            for encoding in encodings
+        ]
+
+    def render(self, template: ChatTemplate, messages: Sequence[ChatMessage]) -> str:
+        """The conversation as text for `encode_rendered`: aliases where the template wrote markers."""
+        hidden = _Placeholders([template.source, *(message.content for message in messages)])
+        text = template.render(
+            [ChatMessage(message.role, self._hide(message.content, hidden)) for message in messages]
+        )
+        for marker, alias in self._aliases.items():
+            text = text.replace(marker, alias)
+        return hidden.show(text)
+
+    def _hide(self, content: str, hidden: "_Placeholders") -> str:
+        for marker in self._aliases:  # the longest first
+            if marker in content:
+                content = content.replace(marker, hidden.placeholder(marker))
+        return self._edges.hide(content, hidden)
+
+    def _checked(self, encoding: Encoding, num_before: int, num_after: int) -> list[int]:
+        """The encoding's ids, if a model whose plain vocabulary holds markers has not made one of text."""
+        ids = encoding.ids
+        if not self._forbidden.isdisjoint(ids[num_before : len(ids) - num_after]):
+            raise RequestError("The text holds a control token of this model.", code="control_token")
+        return ids
+
+
+class _Placeholders:
+    """Stand-ins for pieces of one conversation's text, each one character that occurs nowhere in it."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._used = "".join(texts)
+        self._piece_of: dict[str, str] = {}
+        self._placeholder_of: dict[str, str] = {}
+
+    def placeholder(self, piece: str) -> str:
+        placeholder = self._placeholder_of.get(piece)
+        if placeholder is None:
+            placeholder = self._placeholder_of[piece] = self._unused_char()
+            self._piece_of[placeholder] = piece
+        return placeholder
+
+    def show(self, text: str) -> str:
+        """`text` with the pieces back in their places."""
+        for placeholder, piece in self._piece_of.items():
+            text = text.replace(placeholder, piece)
+        return text
+
+    def _unused_char(self) -> str:
+        for _ in range(64):
+            char = chr(secrets.choice(_PLACEHOLDER_PLANE))
+            if char not in self._used and char not in self._piece_of:
+                return char
+        raise RequestError("The messages hold too many private-use characters.", param="messages")
+
+
+class _Edges:
+    """The ends of a text that would complete a marker together with what a template puts next to it."""
+
+    def __init__(self, markers: Iterable[str]) -> None:
+        cuts = [(marker[:at], marker[at:]) for marker in markers for at in range(1, len(marker))]
+        self._begins = {begin for begin, _ in cuts}
+        self._ends = {end for _, end in cuts}
+        self._longest = max(map(len, self._begins), default=0)
+
+    def hide(self, text: str, hidden: _Placeholders) -> str:
+        """`text` with a marker's end at its begin, and a marker's begin at its end, hidden.
+
+        White space around is left as it is and looked through, since templates trim.
+        """
+        core = text.strip()
+        head = next((n for n in self._lengths(core) if core[:n] in self._ends), 0)
+        tail = next((n for n in self._lengths(core[head:]) if core[-n:] in self._begins), 0)
+        if not head and not tail:
+            return text
+        at = len(text) - len(text.lstrip())
+        parts = [
+            text[:at],
+            core[:head],
+            core[head : len(core) - tail],
+            core[len(core) - tail :],
+            text[at + len(core) :],
+        ]
+        parts[1:4:2] = [hidden.placeholder(part) if part else "" for part in parts[1:4:2]]
+        return "".join(parts)
+
+    def _lengths(self, text: str) -> range:
+        return range(min(self._longest, len(text)), 0, -1)
+
+
+def _new_alias() -> str:
+    return "".join(chr(_ALIAS_PLANE[byte]) for byte in secrets.token_bytes(16))
+
+
+def _like(token: AddedToken, text: str) -> AddedToken:
+    """An alias treats the space and the words around it as its special token would."""
+    return AddedToken(
+        text,
+        single_word=token.single_word,
+        lstrip=token.lstrip,
+        rstrip=token.rstrip,
+        normalized=token.normalized,
+        special=False,
+    )
+
+
+def _num_affixes(tokenizer: Tokenizer) -> tuple[int, int]:
+    """How many special tokens the tokenizer itself puts before and after a text."""
+    mask = tokenizer.encode("a", add_special_tokens=True).special_tokens_mask
+    return len(list(takewhile(bool, mask))), len(list(takewhile(bool, reversed(mask))))

@@ -1,0 +1,65 @@
+"""Stop strings: where a text ends, holding back as little of it as can be.
+
+Several stops: the one that is complete first ends the text, and of those complete at the same character
+the one that begins first. So the result is the same however the text is cut into pieces.
+"""
+
+from collections.abc import Sequence
+
+
+class StopMatcher:
+    """Watches one text for its stop strings.
+
+    Held back is only the longest end of the text that begins a stop string.
+
+    Args:
+        stops: at least one, none empty.
+    """
+
+    __slots__ = ("_held", "_stops", "is_stopped")
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        if not stops or not all(stops):
+            raise ValueError("stop strings must not be empty")
+        self._stops = tuple(stops)
+        self._held = ""
+        self.is_stopped = False
+        """A stop string was found: `push` has returned the last of the text."""
+
+    def push(self, text: str) -> str:
+        """What may be shown now. It ends before the stop string when one is found."""
+        text = self._held + text
+        end = self._find(text)
+        if end >= 0:
+            self.is_stopped, self._held = True, ""
+            return text[:end]
+        keep = self._held_from(text)
+        self._held = text[keep:]
+        return text[:keep]
+
+    def flush(self) -> str:
+        """The text ended without a stop string: what was held back."""
+        held, self._held = self._held, ""
+        return held
+
+    def _find(self, text: str) -> int:
+        """Where the text ends, or -1."""
+        best = (len(text) + 1, -1)  # end of the match, its begin
+        for stop in self._stops:
+            begin = text.find(stop)
+            if begin >= 0:
+                best = min(best, (begin + len(stop), begin))
+        return best[1]
+
+    def _held_from(self, text: str) -> int:
+        """Where the longest suffix begins that is the beginning of a stop string."""
+        keep = len(text)
+        for stop in self._stops:
+            first = stop[0]
+            begin = text.find(first, max(0, len(text) - len(stop) + 1), keep)
+            while begin >= 0:
+                if stop.startswith(text[begin:]):
+                    keep = begin
+                    break
+                begin = text.find(first, begin + 1, keep)
+        return keep

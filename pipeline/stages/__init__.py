@@ -1,0 +1,1 @@
+"""Thin actors around `pipeline.core`. None imports another; topology says how they are linked."""

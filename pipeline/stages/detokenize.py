@@ -1,0 +1,111 @@
+"""Detokenize: TokenBatch -> TextBatch, row by row; finds stop strings and ends their requests.
+
+The per-token hot path: a row costs a look-up, a table access and four appends; nothing is made for it.
+"""
+
+from collections.abc import Sequence
+
+from pipeline.checkpoint.card import ModelCard
+from pipeline.core.detok import Detokenizer, Vocabulary
+from pipeline.core.stops import StopMatcher
+from pipeline.messages import NO_TOKEN, Cancel, FinishReason, TextBatch, TokenBatch
+from pipeline.runtime.stage import NoOptions, Stage, StageContext
+
+STOP = FinishReason.STOP.value
+
+
+class _Sequence:
+    """One live request's text."""
+
+    __slots__ = ("_detokenizer", "push", "stops")
+
+    def __init__(self, vocabulary: Vocabulary, stop: tuple[str, ...]) -> None:
+        self._detokenizer = Detokenizer(vocabulary)
+        self.push = self._detokenizer.push
+        self.stops = StopMatcher(stop) if stop else None
+
+    def end(self, token_id: int, finish_reason: int) -> tuple[str, int]:
+        """The last text and how it ends: a stop string may be in it. A stop token's text is not shown."""
+        is_shown = token_id != NO_TOKEN and finish_reason != STOP
+        text = (self.push(token_id) if is_shown else "") + self._detokenizer.flush()
+        if self.stops is None:
+            return text, finish_reason
+        text = self.stops.push(text)
+        return text + self.stops.flush(), STOP if self.stops.is_stopped else finish_reason
+
+
+class Detokenize(Stage[TokenBatch, NoOptions]):
+    """Owns the text state of every live request, from its Started to its terminal row.
+
+    A row of an unknown request is dropped: it was in flight when a stop string ended its request.
+    """
+
+    takes = (TokenBatch,)
+    gives = (TextBatch, Cancel)
+
+    def __init__(self, ctx: StageContext, options: NoOptions) -> None:
+        super().__init__(ctx, options)
+        self._sequences: dict[int, _Sequence] = {}
+        self._vocabulary: Vocabulary
+
+    async def start(self) -> None:
+        card = self.ctx.resource(ModelCard)
+        self._vocabulary = Vocabulary(card.new_tokenizer(), card.architecture.vocab_size)
+
+    @property
+    def num_live(self) -> int:
+        """Requests with text state; 0 when idle."""
+        return len(self._sequences)
+
+    async def handle(self, batch: Sequence[TokenBatch]) -> None:
+        taken_ns = self.ctx.clock()
+        texts = self.ctx.outlet(TextBatch)
+        for step in batch:
+            await texts.send(self._to_text(step, taken_ns))
+
+    def _to_text(self, step: TokenBatch, taken_ns: int) -> TextBatch:
+        sequences = self._sequences
+        for started in step.started:
+            sequences[started.request_id] = _Sequence(self._vocabulary, started.stop)
+        request_ids: list[int] = []
+        texts: list[str] = []
+        num_tokens: list[int] = []
+        finish_reasons: list[int] = []
+        for request_id, token_id, finish in zip(
+            step.request_ids, step.token_ids, step.finish_reasons, strict=True
+        ):
+            sequence = sequences.get(request_id)
+            if sequence is None:
+                continue
+            if finish:
+                text, finish = sequence.end(token_id, finish)
+                del sequences[request_id]
+            else:
+                text = sequence.push(token_id)
+                if sequence.stops is not None:
+                    text = sequence.stops.push(text)
+                    if sequence.stops.is_stopped:
+                        finish = self._stop(request_id)
+            request_ids.append(request_id)
+            texts.append(text)
+            num_tokens.append(token_id != NO_TOKEN)
+            finish_reasons.append(finish)
+        return TextBatch(
+            step.step_id,
+            request_ids,
+            texts,
+            num_tokens,
+            finish_reasons,
+            step.started,
+            step.times,
+            step.elapsed_ns,
+            step.sent_ns,
+            taken_ns,
+            self.ctx.clock(),
+        )
+
+    def _stop(self, request_id: int) -> int:
+        """A stop string is complete: end the request here and tell the scheduler."""
+        del self._sequences[request_id]
+        self.ctx.outlet(Cancel).post(Cancel(request_id, FinishReason.STOP))
+        return STOP

@@ -1,0 +1,249 @@
+"""Stream: TextBatch -> the clients' sinks. Merges small pieces, and holds back whoever does not read.
+
+A wake-up costs one pass over the rows and at most one timer, however many clients there are. Text is merged
+by core.coalesce's rule. A client whose buffer is full gets nothing more: its text is merged here, its
+request is paused, and after `slow_client_s` cancelled; nobody else waits for it.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+
+from pipeline.core.answer import NEVER_DUE, Answer, Ending
+from pipeline.core.coalesce import FlushRule
+from pipeline.errors import RequestError
+from pipeline.messages import Cancel, Completion, FinishReason, Open, Pause, Rejected, Resume, TextBatch
+from pipeline.runtime.stage import Stage, StageContext
+from pipeline.runtime.trace import Point
+from pipeline.telemetry import Telemetry
+
+
+class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    flush_tokens: Annotated[int, msgspec.Meta(ge=1)] = 16
+    """A client is written to when this many tokens are pending,"""
+    flush_ms: Annotated[float, msgspec.Meta(ge=0, le=1000)] = 20.0
+    """or this long after its last write, whichever is first."""
+    client_buffer_bytes: Annotated[int, msgspec.Meta(ge=1024)] = 256 * 1024
+    """Bytes that may wait for one client's socket; past it, its request is paused."""
+    slow_client_s: Annotated[float, msgspec.Meta(gt=0)] = 10.0
+    """How long a client may leave its buffer full before its request is cancelled."""
+
+
+class _Gone:
+    """The sink of a request whose client has been given up; its rows still come until it is cancelled."""
+
+    def delta(self, text: str, num_tokens: int) -> None: ...
+
+    def done(self, completion: Completion) -> None: ...
+
+    def error(self, error: RequestError) -> None: ...
+
+    def buffered_bytes(self) -> int:
+        return 0
+
+
+class Stream(Stage[TextBatch | Open | Rejected, StreamOptions]):
+    """Owns the sinks. Each gets any number of deltas, then exactly one `done` or `error`."""
+
+    Options = StreamOptions
+    takes = (TextBatch, Open, Rejected)
+    gives = (Cancel, Pause, Resume)
+
+    def __init__(self, ctx: StageContext, options: StreamOptions) -> None:
+        super().__init__(ctx, options)
+        self._rule = FlushRule(options.flush_tokens, int(options.flush_ms * 1e6))
+        self._poll_ns = max(self._rule.max_wait_ns, 1_000_000)
+        self._slow_ns = int(options.slow_client_s * 1e9)
+        self._answers: dict[int, Answer] = {}
+        self._ended = asyncio.Event()
+        self._waiting: dict[int, Answer] = {}
+        """Those with a due_ns: text to write later, or a full buffer."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ns = self._next_ns = NEVER_DUE
+        self._telemetry = ctx.resource(Telemetry)
+
+    @property
+    def num_live(self) -> int:
+        """Requests without an ending yet; 0 when idle."""
+        return len(self._answers)
+
+    async def handle(self, batch: Sequence[TextBatch | Open | Rejected]) -> None:
+        now_ns = self.ctx.clock()
+        for message in batch:
+            if isinstance(message, TextBatch):
+                self._write(message, now_ns)
+            elif isinstance(message, Open):
+                self._answers[message.request_id] = Answer(message)
+            else:
+                self._reject(message)
+        self._arm()
+
+    async def drain(self) -> None:
+        """Wait, at most slow_client_s, for clients that have their whole text but not read it."""
+        while any(answer.ending for answer in self._answers.values()):
+            self._ended.clear()
+            await self._ended.wait()
+
+    async def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for answer in self._answers.values():  # nobody is left without an ending
+            answer.sink.error(RequestError("The server has stopped.", status=503, code="server_stopped"))
+        self._answers.clear()
+        self._waiting.clear()
+
+    # Rows -----------------------------------------------------------------------------------
+
+    def _write(self, step: TextBatch, now_ns: int) -> None:
+        answers = self._answers
+        for started in step.started:
+            if answer := answers.get(started.request_id):
+                answer.num_prompt_tokens = started.num_prompt_tokens
+        for times in step.times:
+            if answer := answers.get(times.request_id):
+                answer.base_ns = times.base_ns
+        is_due = self._rule.is_due
+        for request_id, text, num_tokens, finish in zip(
+            step.request_ids, step.texts, step.num_tokens, step.finish_reasons, strict=True
+        ):
+            answer = answers.get(request_id)
+            if answer is None:
+                continue
+            answer.text += text
+            answer.num_pending += num_tokens
+            if finish:
+                self._finish(answer, answer.end(step, FinishReason(finish), now_ns), now_ns)
+            elif answer.paused_ns is None:
+                if is_due(answer.num_pending, answer.last_ns, now_ns):
+                    self._flush(answer, now_ns)
+                elif answer.due_ns == NEVER_DUE:
+                    self._wait(answer, self._rule.due_ns(answer.last_ns))
+
+    def _flush(self, answer: Answer, now_ns: int) -> None:
+        """Write what text there is, or pause a client that does not read."""
+        if answer.sink.buffered_bytes() > self.options.client_buffer_bytes:
+            self._pause(answer, now_ns)
+            return
+        self._unwait(answer)
+        if answer.text:
+            self._delta(answer)
+            answer.last_ns = now_ns
+
+    def _delta(self, answer: Answer) -> None:
+        answer.sink.delta(*answer.take())
+        if answer.ttft_ns is None:
+            at_ns = self.ctx.clock()
+            answer.ttft_ns = at_ns - answer.arrived_ns
+            self.ctx.trace.record(Point.FIRST_TOKEN, self.ctx.name, answer.request_id, at_ns=at_ns)
+
+    # Endings --------------------------------------------------------------------------------
+
+    def _reject(self, rejected: Rejected) -> None:
+        answer = self._answers.pop(rejected.request_id, None)
+        if answer is None:
+            return
+        self._unwait(answer)
+        self._telemetry.rejected(rejected.status, rejected.code or "")
+        answer.sink.error(
+            RequestError(rejected.message, status=rejected.status, param=rejected.param, code=rejected.code)
+        )
+
+    def _finish(self, answer: Answer, ending: Ending, now_ns: int) -> None:
+        """The terminal row has come; a client whose buffer is full gets it when it has read some."""
+        if answer.paused_ns is None and answer.sink.buffered_bytes() > self.options.client_buffer_bytes:
+            self._pause(answer, now_ns)
+        if answer.paused_ns is None:
+            self._end(answer, ending)
+
+    def _end(self, answer: Answer, ending: Ending) -> None:
+        if answer.text:
+            self._delta(answer)
+        now_ns = self.ctx.clock()
+        completion = answer.completion(ending, now_ns)
+        self._unwait(answer)
+        del self._answers[answer.request_id]
+        self._ended.set()
+        self.ctx.trace.record(Point.FINISHED, self.ctx.name, answer.request_id, at_ns=now_ns)
+        self._telemetry.finished(completion)
+        if ending.finish_reason is FinishReason.ERROR:
+            answer.sink.error(
+                RequestError("The server failed on this request.", status=500, code="internal_error")
+            )
+        else:
+            answer.sink.done(completion)
+
+    # Slow clients ---------------------------------------------------------------------------
+
+    def _pause(self, answer: Answer, now_ns: int) -> None:
+        answer.paused_ns = now_ns
+        if answer.ending is None:
+            self.ctx.outlet(Pause).post(Pause(answer.request_id))
+        self._wait(answer, now_ns + self._poll_ns)
+
+    def _look_again(self, answer: Answer, paused_ns: int, now_ns: int) -> None:
+        """A paused client: has it read, or has it had its time?"""
+        if answer.sink.buffered_bytes() <= self.options.client_buffer_bytes // 2:
+            answer.paused_ns = None
+            if answer.ending is not None:
+                self._end(answer, answer.ending)
+                return
+            self.ctx.outlet(Resume).post(Resume(answer.request_id))
+            self._flush(answer, now_ns)
+        elif now_ns - paused_ns >= self._slow_ns:
+            self._give_up(answer)
+        else:
+            self._wait(answer, now_ns + self._poll_ns)
+
+    def _give_up(self, answer: Answer) -> None:
+        answer.sink.error(
+            RequestError(
+                f"The client has read nothing for {self.options.slow_client_s:g} s.",
+                status=408,
+                code="slow_client",
+            )
+        )
+        answer.sink, answer.paused_ns = _Gone(), None
+        self._unwait(answer)
+        if answer.ending is not None:
+            self._end(answer, msgspec.structs.replace(answer.ending, finish_reason=FinishReason.CANCELLED))
+        else:
+            self.ctx.outlet(Cancel).post(Cancel(answer.request_id, FinishReason.CANCELLED))
+
+    # The timer ------------------------------------------------------------------------------
+
+    def _wait(self, answer: Answer, due_ns: int) -> None:
+        answer.due_ns = due_ns
+        self._waiting[answer.request_id] = answer
+        if due_ns < self._next_ns:
+            self._next_ns = due_ns
+
+    def _unwait(self, answer: Answer) -> None:
+        if answer.due_ns != NEVER_DUE:
+            answer.due_ns = NEVER_DUE
+            del self._waiting[answer.request_id]
+
+    def _arm(self) -> None:
+        """Set the one timer to the earliest due_ns."""
+        if self._next_ns >= self._timer_ns:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ns = self._next_ns
+        delay_s = max(0, self._timer_ns - self.ctx.clock()) / 1e9
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer, self._timer_ns = None, NEVER_DUE
+        now_ns = self.ctx.clock()
+        for answer in list(self._waiting.values()):
+            if answer.due_ns > now_ns:
+                continue
+            if answer.paused_ns is not None:
+                self._look_again(answer, answer.paused_ns, now_ns)
+            else:
+                self._flush(answer, now_ns)
+        self._next_ns = min((answer.due_ns for answer in self._waiting.values()), default=NEVER_DUE)
+        self._arm()

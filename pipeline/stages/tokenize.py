@@ -1,0 +1,231 @@
+"""Tokenize: GenerateRequest -> TokenizedRequest, or Rejected.
+
+A pool: its instances share one inbox. Each has a tokenizer and a thread of its own, in which it encodes
+all that waits, up to `max_batch` requests, in one round trip; encoding releases the GIL, so the loop and
+the other instances go on meanwhile.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Annotated, NamedTuple, TypeVar
+
+import msgspec
+
+from pipeline.checkpoint.card import ModelCard
+from pipeline.core.admission import fit
+from pipeline.core.chat import ChatTemplate, check_messages
+from pipeline.core.prompts import PromptEncoder
+from pipeline.errors import ConfigError, RequestError
+from pipeline.messages import ChatMessage, GenerateRequest, Rejected, TokenizedRequest
+from pipeline.runtime.stage import Stage, StageContext
+from pipeline.runtime.trace import Point
+
+R = TypeVar("R")
+
+AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class TokenizeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    max_batch: AtLeastOne = 16
+    """Requests that one instance encodes at once."""
+    max_prompt_bytes: AtLeastOne = 1 << 20
+    """Bound of a prompt's UTF-8, checked before it is tokenized; of messages, roles and contents together."""
+    max_rendered_chars: AtLeastOne = 1 << 22
+    """Bound of what the chat template may make of the messages."""
+    max_model_len: AtLeastOne | None = None
+    """Bound of prompt and output together, in tokens; None is the model's own."""
+    default_max_tokens: AtLeastOne = 512
+    """For requests that name no max_tokens, as far as the model's length allows."""
+
+
+class Tokenize(Stage[GenerateRequest, TokenizeOptions]):
+    """Answers every request with exactly one message; what is wrong with one never touches another."""
+
+    Options = TokenizeOptions
+    takes = (GenerateRequest,)
+    gives = (TokenizedRequest, Rejected)
+
+    def __init__(self, ctx: StageContext, options: TokenizeOptions) -> None:
+        super().__init__(ctx, options)
+        self._thread: ThreadPoolExecutor | None = None
+        self._encoder: BatchEncoder
+
+    async def start(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=self.ctx.name)
+        card = self.ctx.resource(ModelCard)
+        self._encoder = await self._in_thread(lambda: BatchEncoder(card, self.options))
+
+    async def stop(self) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            await asyncio.to_thread(thread.shutdown, cancel_futures=True)
+
+    def limit(self) -> int:
+        return self.options.max_batch
+
+    async def handle(self, batch: Sequence[GenerateRequest]) -> None:
+        taken_ns = self.ctx.clock()
+        outcomes = await self._in_thread(lambda: self._encoder.encode(batch))
+        for request, outcome in zip(batch, outcomes, strict=True):
+            if isinstance(outcome, Exception):
+                self._reject(request.request_id, outcome)
+            else:
+                await self._send(request, outcome, taken_ns)
+
+    async def _send(self, request: GenerateRequest, encoded: "Encoded", taken_ns: int) -> None:
+        now_ns = self.ctx.clock()
+        self.ctx.trace.record(
+            Point.TOKENIZED, self.ctx.name, request.request_id, len(encoded.token_ids), now_ns
+        )
+        message = TokenizedRequest(
+            request.request_id,
+            encoded.token_ids,
+            msgspec.structs.replace(request.sampling, max_tokens=encoded.max_tokens),
+            request.arrived_ns,
+            now_ns,
+            (request.sent_ns - request.arrived_ns, taken_ns - request.sent_ns, now_ns - taken_ns),
+        )
+        await self.ctx.outlet(TokenizedRequest).send(message)
+
+    def _reject(self, request_id: int, error: Exception) -> None:
+        if not isinstance(error, RequestError):
+            # the error's text may quote the prompt, so it is not logged
+            self.ctx.log.error("cannot tokenize", request_id=request_id, error=type(error).__name__)
+            error = RequestError(
+                "The server could not tokenize this request.", status=500, code="internal_error"
+            )
+        self.ctx.outlet(Rejected).post(Rejected.of(request_id, error))
+
+    async def _in_thread(self, work: Callable[[], R]) -> R:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+
+class Encoded(NamedTuple):
+    token_ids: list[int]
+    max_tokens: int
+
+
+class BatchEncoder:
+    """What one instance does in its thread: requests to token ids. No I/O, and no asyncio.
+
+    ConfigError if the options do not suit the model.
+    """
+
+    def __init__(self, card: ModelCard, options: TokenizeOptions) -> None:
+        self._options = options
+        self._model = card.name
+        self._vocab_size = card.architecture.vocab_size
+        self._max_model_len = options.max_model_len or card.architecture.max_position
+        if self._max_model_len > card.architecture.max_position:
+            raise ConfigError(
+                f"stages.tokenize.options.max_model_len is {self._max_model_len}, but {card.name} was made "
+                f"for at most {card.architecture.max_position}"
+            )
+        self._encoder = PromptEncoder(card.new_tokenizer())
+        self._template = _template(card, options.max_rendered_chars)
+
+    def encode(self, requests: Sequence[GenerateRequest]) -> list[Encoded | Exception]:
+        """One outcome per request: what is sent on, or why the request is refused."""
+        prompts = [_attempt(self._read, request) for request in requests]
+        plain = [i for i, request in enumerate(requests) if request.chat is None]
+        chats = [i for i, request in enumerate(requests) if request.chat is not None]
+        self._encode_into(prompts, plain, self._encoder.encode_plain)
+        self._encode_into(prompts, chats, self._encoder.encode_rendered)
+        return [
+            prompt if isinstance(prompt, Exception) else _attempt(self._admit, request, prompt)
+            for request, prompt in zip(requests, prompts, strict=True)
+        ]
+
+    def _read(self, request: GenerateRequest) -> str | list[int]:
+        """The request's text, checked and with the template applied, or its token ids."""
+        if request.chat is not None:
+            return self._read_chat(request.chat)
+        if isinstance(request.prompt, str):
+            _check_bytes([request.prompt], self._options.max_prompt_bytes, "prompt")
+            return request.prompt
+        token_ids = request.prompt or []
+        if token_ids and not (min(token_ids) >= 0 and max(token_ids) < self._vocab_size):
+            wrong = next(token_id for token_id in token_ids if not 0 <= token_id < self._vocab_size)
+            raise RequestError(
+                f"prompt holds the token id {wrong}; ids of this model are 0 to {self._vocab_size - 1}.",
+                param="prompt",
+            )
+        return token_ids
+
+    def _read_chat(self, messages: list[ChatMessage]) -> str:
+        if self._template is None:
+            raise RequestError(
+                f"The model {self._model} has no chat template; use the completions endpoint.",
+                param="messages",
+                code="no_chat_template",
+            )
+        check_messages(messages)
+        texts = [text for message in messages for text in (message.role, message.content)]
+        _check_bytes(texts, self._options.max_prompt_bytes, "messages")
+        return self._encoder.render(self._template, messages)
+
+    def _encode_into(
+        self,
+        prompts: list[str | list[int] | Exception],
+        indices: list[int],
+        encode: Callable[[list[str]], list[list[int]]],
+    ) -> None:
+        """Replace the texts among prompts[indices] by their ids, or by what is wrong with each."""
+        texts = {i: text for i in indices if isinstance(text := prompts[i], str)}
+        if not texts:
+            return
+        encoded = _attempt(encode, list(texts.values()))
+        if isinstance(encoded, Exception):  # find out whose fault it is
+            for i, text in texts.items():
+                single = _attempt(encode, [text])
+                prompts[i] = single if isinstance(single, Exception) else single[0]
+        else:
+            for i, token_ids in zip(texts, encoded, strict=True):
+                prompts[i] = token_ids
+
+    def _admit(self, request: GenerateRequest, token_ids: list[int]) -> Encoded:
+        max_tokens = fit(
+            len(token_ids),
+            request.sampling.max_tokens,
+            self._max_model_len,
+            self._options.default_max_tokens,
+            param="prompt" if request.chat is None else "messages",
+        )
+        return Encoded(token_ids, max_tokens)
+
+
+def _template(card: ModelCard, max_chars: int) -> ChatTemplate | None:
+    if card.chat_template is None:
+        return None
+    tokens = {"bos_token": card.bos_token, "eos_token": card.eos_token}
+    variables = {name: token for name, token in tokens.items() if token is not None}
+    return ChatTemplate(card.chat_template, variables, time.strftime, max_chars)
+
+
+def _check_bytes(texts: Sequence[str], limit: int, param: str) -> None:
+    """RequestError if the texts are no Unicode, or more than `limit` bytes of UTF-8 together."""
+    size = sum(map(len, texts))  # at least: so a huge text is not even encoded
+    if size <= limit:
+        try:
+            size = sum(len(text) if text.isascii() else len(text.encode()) for text in texts)
+        except UnicodeEncodeError as error:
+            message = f"{param} is no Unicode text: it holds a lone surrogate."
+            raise RequestError(message, param=param) from error
+    if size > limit:
+        raise RequestError(
+            f"{param} has {size} bytes or more; this server takes at most {limit}.",
+            status=413,
+            param=param,
+            code="prompt_too_large",
+        )
+
+
+def _attempt(work: Callable[..., R], *args: object) -> R | Exception:
+    try:
+        return work(*args)
+    except Exception as error:
+        return error
+    except BaseException as error:  # a panic of tokenizers; this thread gets no KeyboardInterrupt
+        return RuntimeError(repr(error))
