@@ -11,26 +11,29 @@ from loadgen.record import Record
 _REGIONS = 24
 _PROBE_WORDS = 128
 _AT_ONCE = 4
+_WORD = "the"
+"""As long at the start of a text as within it: said once and twice, it shows what the server adds."""
 
 
 async def calibrated(text: Text, client: Client, seed: int, timeout_s: float) -> Prompts:
-    """Prompts of `text`, its words measured by about 25 requests of one output token, before the run.
+    """Prompts of `text`, its words measured by up to 26 requests of one output token, before the run.
 
-    Each region of the text is given the tokens per word of its first words; a request for two
-    regions joined shows what the server adds to every prompt.
+    Each region of the text is given the tokens per piece (letters or punctuation) of its first words.
 
     Raises:
         ServerError: a request failed, or its answer has no usage.
     """
-    num_regions = min(_REGIONS, len(text) // 2)
+    num_regions = min(_REGIONS, len(text))
     edges = [len(text) * i // num_regions for i in range(num_regions + 1)]
-    spans = [(a, min(b, a + _PROBE_WORDS)) for a, b in pairwise(edges)]
-    (first, middle), (_, last) = (edges[0], spans[0][1]), (spans[0][1], spans[0][1] * 2)
-    counts = await _count(text, [*spans, (middle, last), (first, last)], client, timeout_s)
-    overhead = max(0, counts[0] + counts[-2] - counts[-1])
+    spans = [(begin, min(end, begin + _PROBE_WORDS)) for begin, end in pairwise(edges)]
+    pieces = text.pieces()
+    probes = [_WORD, f"{_WORD} {_WORD}", *(text.slice(*span) for span in spans)]
+    one, two, *counts = await _count(probes, client, timeout_s)
+    overhead = max(0, 2 * one - two)
     word_tokens: list[float] = []
-    for (a, b), begin, end, count in zip(spans, edges, edges[1:], counts, strict=False):
-        word_tokens += [max(1, count - overhead) / (b - a)] * (end - begin)
+    for (first, last), (begin, end), count in zip(spans, pairwise(edges), counts, strict=True):
+        per_piece = max(1, count - overhead) / sum(pieces[first:last])
+        word_tokens += [per_piece * piece for piece in pieces[begin:end]]
     return Prompts(text, word_tokens, overhead, seed)
 
 
@@ -39,16 +42,16 @@ def by_rate(text: Text, tokens_per_word: float, seed: int) -> Prompts:
     return Prompts(text, [tokens_per_word] * len(text), 0, seed)
 
 
-async def _count(text: Text, spans: list[tuple[int, int]], client: Client, timeout_s: float) -> list[int]:
-    """Tokens of each span of words (first, last), by the server's count."""
+async def _count(probes: list[str], client: Client, timeout_s: float) -> list[int]:
+    """Tokens of each probe, by the server's count."""
     gate = asyncio.Semaphore(_AT_ONCE)
 
-    async def ask(span: tuple[int, int]) -> int:
+    async def ask(probe: str) -> int:
         async with gate:
-            return await _tokens(text.slice(*span), client, timeout_s)
+            return await _tokens(probe, client, timeout_s)
 
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(ask(span)) for span in spans]
+        tasks = [group.create_task(ask(probe)) for probe in probes]
     return [task.result() for task in tasks]
 
 

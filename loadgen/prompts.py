@@ -30,6 +30,10 @@ class Text:
         """Number of words."""
         return len(self.starts)
 
+    def pieces(self) -> list[int]:
+        """Of each word, how many runs of letters or of punctuation it has: tokenizers cut between them."""
+        return [len(re.findall(r"\w+|[^\w\s]+", word)) for word in self.text.split()]
+
     def slice(self, first: int, last: int) -> str:
         """Words first..last-1 as written, without the space behind them. The text repeats for ever."""
         lap, end = divmod(last, len(self))

@@ -15,6 +15,8 @@ from loadgen.errors import ServerError, UsageError
 PROTOCOLS = ("ws", "sse")
 _SCHEMES = {"http": "http", "https": "https", "ws": "http", "wss": "https"}
 _READ_BUFFER_BYTES = 2**20
+_KEEPALIVE_S = 3.0
+"""Under the 5 s of common servers: a connection reused just as it is closed would be a false failure."""
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -58,7 +60,7 @@ async def connect(target: Target, clock: Callable[[], float]) -> AsyncIterator[t
         ServerError: it cannot be reached, or serves another model.
     """
     async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0),
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
         read_bufsize=_READ_BUFFER_BYTES,
     ) as session:

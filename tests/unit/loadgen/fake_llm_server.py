@@ -51,7 +51,7 @@ def done(prompt: int, completion: int, finish: str = "length") -> dict[str, Any]
 
 
 class FakeServer:
-    """`script` makes each request's answer; `requests` and `cancelled` are what was asked, `arrivals` as it comes."""
+    """`script` makes each answer; `requests` and `cancelled` are what was asked, `arrivals` as it comes."""
 
     def __init__(self, script: Callable[[dict[str, Any]], Script]) -> None:
         self.script = script
