@@ -1,4 +1,3 @@
-import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -6,11 +5,9 @@ import msgspec
 import pytest
 
 from pipeline.checkpoint.reference import DEFAULT_REFERENCE
-from pipeline.config import Config, convert_options, load, loads, override
+from pipeline.config import convert_options, load, loads, override
 from pipeline.errors import ConfigError
 from pipeline.topology import NODES
-
-ROOT = Path(__file__).parents[2]
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -176,20 +173,3 @@ def test_override() -> None:
     assert (other.model.reference, other.model.name) == ("hf:a/b", None)
     assert other.stages["ingress"].options == {"port": 0, "host": "::"}
     assert config.stages["ingress"].options == {"port": 1, "host": "::"}
-
-
-def raw_free(config: Config) -> Config:
-    """Without the tables that their own structs check (test_config_toml_is_the_defaults)."""
-    stages = {name: msgspec.structs.replace(stage, options={}) for name, stage in config.stages.items()}
-    return msgspec.structs.replace(config, origin="", device={}, stages=stages)
-
-
-def test_config_toml_is_the_defaults() -> None:
-    assert raw_free(load(ROOT / "config.toml")) == raw_free(loads("", ""))
-
-
-def test_keys_left_out_in_config_toml_are_valid_too() -> None:
-    """A line `# key = value` shows a key whose default is to be absent."""
-    text = (ROOT / "config.toml").read_text()
-    config = loads(re.sub(r"(?m)^# (?=[a-z_]+ = )", "", text), "config.toml")
-    assert config.model.name is not None and config.model.max_model_len is not None
