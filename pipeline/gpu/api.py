@@ -1,0 +1,129 @@
+"""The boundary between model code and kernels: Ops, what a step needs, and what a model is.
+
+Letters in shapes: B rows (sequences in the step), T tokens (packed over rows), C hidden size, H query heads,
+Hkv key/value heads, D head dim, F feed-forward size, V vocabulary, R rows that yield a token.
+A kernel library implements Ops; a library that runs all layers in one call implements Model instead.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+
+from pipeline.checkpoint.card import Architecture
+
+
+@dataclass(frozen=True, slots=True)
+class StepInputs:
+    """What one forward pass over packed rows needs. Tensors are on the device; row b's tokens are
+    query_start[b] ... query_start[b + 1]. Valid until the next step is built.
+    """
+
+    token_ids: Tensor
+    """[T] int64."""
+    positions: Tensor
+    """[T] int64, counted from the start of each sequence."""
+    slot_mapping: Tensor
+    """[T] int64: block id * block size + offset, where each token's key and value are written."""
+    query_start: Tensor
+    """[B + 1] int32."""
+    context_lens: Tensor
+    """[B] int32: tokens of the sequence that attention sees, this step's own included."""
+    block_tables: Tensor
+    """[B, max_blocks] int32. Entries past ceil(context_len / block_size) are any valid block id."""
+    logits_rows: Tensor
+    """[R] int64: which of the T tokens yield logits."""
+
+
+class LayerKv(NamedTuple):
+    """One layer's paged keys and values, in the shape that Ops.kv_shape states."""
+
+    k: Tensor
+    v: Tensor
+
+
+class Linear(Protocol):
+    """y = x W^T + b over weights that prepare_linear has put in the kernel's own layout."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[T, in] -> [T, out], a new tensor of x's dtype."""
+        ...
+
+
+AttentionPlan: TypeAlias = Any
+"""Indices and masks of one step, shared by all its layers; its type is the private matter of one Ops."""
+
+
+class Ops(Protocol):
+    """Kernels over packed tokens. Results are new tensors unless a method says otherwise; every dtype is the
+    model's (bf16 or fp32), and reductions are done in fp32. A token's result is bitwise independent of the
+    other tokens in the call where the implementation can hold that (docs/decisions/0002).
+    """
+
+    def prepare_linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
+        """Take weight [out, in] and bias [out] over: the caller must not use them again."""
+        ...
+
+    def embedding(self, token_ids: Tensor, table: Tensor) -> Tensor:
+        """[T], [V, C] -> [T, C]."""
+        ...
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """x / sqrt(mean(x^2) + eps) * weight, the mean over C (Zhang & Sennrich 2019). [T, C] -> [T, C]."""
+        ...
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """residual += x in place, then its rms_norm. [T, C], [T, C] -> [T, C]; x may be overwritten."""
+        ...
+
+    def rope(self, x: Tensor, cos: Tensor, sin: Tensor) -> None:
+        """Rotate [T, heads, D] in place (Su et al. 2021), element i paired with i + D / 2 as in Llama.
+
+        cos, sin: [T, 1, D / 2] fp32.
+        """
+        ...
+
+    def kv_shape(self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> tuple[int, ...]:
+        """The shape of a layer's k and of its v; only Ops knows what its dimensions mean."""
+        ...
+
+    def write_kv(self, k: Tensor, v: Tensor, kv: LayerKv, slot_mapping: Tensor) -> None:
+        """Write [T, Hkv, D] keys (rotated) and values into the cache at slot_mapping [T]."""
+        ...
+
+    def plan_attention(self, inputs: StepInputs) -> AttentionPlan:
+        """Once a step, before its first attention call."""
+        ...
+
+    def attention(self, q: Tensor, kv: LayerKv, plan: AttentionPlan, scale: float) -> Tensor:
+        """Causal attention of [T, H, D] queries over the cache, this step's keys written. -> [T, H * D].
+
+        Query head h reads key/value head h * Hkv // H. Prefill chunks and decode rows in any mixture.
+        """
+        ...
+
+    def silu_and_mul(self, gate_up: Tensor) -> Tensor:
+        """silu(gate) * up, gate_up = [gate | up]: [T, 2 F] -> [T, F]."""
+        ...
+
+
+class Model(Protocol):
+    """A decoder with its weights on the device."""
+
+    @classmethod
+    def load(
+        cls,
+        architecture: Architecture,
+        tensors: Iterable[tuple[str, Tensor]],
+        ops: Ops,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> "Model":
+        """Consume Hugging Face-named tensors one by one. Raises ModelError naming the tensor at fault."""
+        ...
+
+    def forward(self, inputs: StepInputs, layers: list[LayerKv]) -> Tensor:
+        """Write the step's keys and values; -> [R, V] logits of inputs.logits_rows."""
+        ...

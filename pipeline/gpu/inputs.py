@@ -1,0 +1,109 @@
+"""What the device side remembers of each slot, and how a StepPlan becomes the tensors of a step."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from pipeline.gpu.api import StepInputs
+from pipeline.gpu.sampling import SamplingRows
+from pipeline.messages import NO_TOKEN, StepPlan
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedStep:
+    """A plan as tensors: for the model, for the sampling op, and the slots of the R sampled tokens."""
+
+    inputs: StepInputs
+    rows: SamplingRows
+    sample_slots: Tensor
+    """[R] int64."""
+
+
+class SlotTable:
+    """Per-slot state, [max_num_seqs, ...]: block tables and sampling columns in host memory, the last sampled
+    token on the device. A plan that admits a sequence to a slot replaces its state.
+    """
+
+    def __init__(self, max_num_seqs: int, max_blocks: int, block_size: int, device: torch.device) -> None:
+        self._block_size = block_size
+        self._device = device
+        self._block_tables = np.zeros((max_num_seqs, max_blocks), dtype=np.int32)
+        self._temperature = np.zeros(max_num_seqs, dtype=np.float32)
+        self._top_k = np.zeros(max_num_seqs, dtype=np.int64)
+        self._top_p = np.ones(max_num_seqs, dtype=np.float32)
+        self._seed = np.zeros(max_num_seqs, dtype=np.int64)
+        self._last_token = torch.zeros(max_num_seqs, dtype=torch.int64, device=device)
+
+    def prepare(self, plan: StepPlan) -> PreparedStep:
+        """Apply the plan's admissions and block changes, then lay its rows out: numpy over all tokens."""
+        self._admit(plan)
+        self._block_tables[plan.block_slots, plan.block_cols] = plan.block_ids
+        slots = np.array(plan.slots)
+        num_tokens = np.array(plan.num_tokens)
+        ends = np.cumsum(num_tokens)
+        context_lens = np.array(plan.num_computed) + num_tokens
+        positions = np.arange(ends[-1]) + np.repeat(context_lens - ends, num_tokens)
+        sampling = np.flatnonzero(plan.samples)
+        logits_rows = ends[sampling] - 1
+        token_slots = np.repeat(slots, num_tokens)
+        inputs = StepInputs(
+            token_ids=self._token_ids(np.array(plan.token_ids), token_slots),
+            positions=self._on_device(positions),
+            slot_mapping=self._on_device(self._slot_mapping(positions, token_slots)),
+            query_start=self._on_device(np.concatenate(([0], ends)).astype(np.int32)),
+            context_lens=self._on_device(context_lens.astype(np.int32)),
+            block_tables=self._on_device(self._tables(slots, int(context_lens.max()))),
+            logits_rows=self._on_device(logits_rows),
+        )
+        rows = self._sampling_rows(slots[sampling], positions[logits_rows])
+        return PreparedStep(inputs, rows, self._on_device(slots[sampling]))
+
+    def remember(self, sample_slots: Tensor, token_ids: Tensor) -> None:
+        """Keep the sampled tokens [R] as their slots' next input."""
+        self._last_token[sample_slots] = token_ids
+
+    def _admit(self, plan: StepPlan) -> None:
+        for admitted in plan.admitted:
+            slot, sampling = admitted.slot, admitted.sampling
+            self._temperature[slot] = sampling.temperature
+            self._top_k[slot] = sampling.top_k
+            self._top_p[slot] = sampling.top_p
+            self._seed[slot] = _as_int64(sampling.seed)
+
+    def _token_ids(self, token_ids: Ints, token_slots: Ints) -> Tensor:
+        # [T]; NO_TOKEN stands for the last token sampled in the slot, which only the device may know yet
+        on_device = self._on_device(token_ids)
+        unknown = np.flatnonzero(token_ids == NO_TOKEN)
+        if unknown.size:
+            on_device[self._on_device(unknown)] = self._last_token[self._on_device(token_slots[unknown])]
+        return on_device
+
+    def _slot_mapping(self, positions: Ints, token_slots: Ints) -> Ints:
+        blocks = self._block_tables[token_slots, positions // self._block_size].astype(np.int64)
+        return blocks * self._block_size + positions % self._block_size
+
+    def _tables(self, slots: Ints, max_context_len: int) -> npt.NDArray[np.int32]:
+        return self._block_tables[slots, : -(-max_context_len // self._block_size)]
+
+    def _sampling_rows(self, slots: Ints, positions: Ints) -> SamplingRows:
+        return SamplingRows(
+            temperature=self._on_device(self._temperature[slots]),
+            top_k=self._on_device(self._top_k[slots]),
+            top_p=self._on_device(self._top_p[slots]),
+            seed=self._on_device(self._seed[slots]),
+            position=self._on_device(positions),
+        )
+
+    def _on_device(self, array: npt.NDArray[np.generic]) -> Tensor:
+        return torch.from_numpy(array).to(self._device)
+
+
+def _as_int64(seed: int) -> int:
+    # any Python int to its low 64 bits, as two's complement
+    low = seed & (2**64 - 1)
+    return low - 2**64 if low >= 2**63 else low

@@ -1,0 +1,1 @@
+"""Implementations of gpu.api.Ops."""

@@ -1,0 +1,67 @@
+"""Ops in plain torch, on CPU or CUDA: what runs without compiled kernels, and the oracle for those."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from pipeline.gpu.api import LayerKv, Linear, StepInputs
+from pipeline.gpu.kernels.attention import attend_decode, attend_prefill, causal_mask
+from pipeline.gpu.kernels.linear import PlainLinear, can_pack, pack_linear
+from pipeline.gpu.kernels.tiles import TilePlan, plan_tiles
+
+
+class TorchOps:
+    """Implements gpu.api.Ops; see there for shapes. Cache layout: see kernels.attention."""
+
+    def __init__(self, device: torch.device, block_size: int) -> None:
+        self._block_size = block_size
+        self._packs = device.type == "cpu" and can_pack()
+        self._min_rows: dict[tuple[torch.Size, torch.dtype], int] = {}
+        self._causal = causal_mask(device)
+
+    def prepare_linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
+        if not self._packs:
+            return PlainLinear(weight, bias)
+        kind = (weight.shape, weight.dtype)
+        packed = pack_linear(weight, bias, self._min_rows.get(kind))
+        self._min_rows[kind] = packed.min_rows
+        return packed
+
+    def embedding(self, token_ids: Tensor, table: Tensor) -> Tensor:
+        return F.embedding(token_ids, table)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        wide = x.float()
+        return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype) * weight
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return self.rms_norm(residual.add_(x), weight, eps)
+
+    def rope(self, x: Tensor, cos: Tensor, sin: Tensor) -> None:
+        first, second = x.float().chunk(2, dim=-1)
+        x.copy_(torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1))
+
+    def kv_shape(self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> tuple[int, ...]:
+        return (num_kv_heads, num_blocks, block_size, head_dim)
+
+    def write_kv(self, k: Tensor, v: Tensor, kv: LayerKv, slot_mapping: Tensor) -> None:
+        kv.k.flatten(1, 2).index_copy_(1, slot_mapping, k.transpose(0, 1))
+        kv.v.flatten(1, 2).index_copy_(1, slot_mapping, v.transpose(0, 1))
+
+    def plan_attention(self, inputs: StepInputs) -> TilePlan:
+        return plan_tiles(inputs, self._block_size)
+
+    def attention(self, q: Tensor, kv: LayerKv, plan: TilePlan, scale: float) -> Tensor:
+        decode = plan.decode
+        if decode and not plan.prefill:
+            return attend_decode(q, kv, decode, scale).flatten(1)
+        out = torch.empty_like(q)
+        if decode:
+            out[decode.tokens] = attend_decode(q[decode.tokens], kv, decode, scale)
+        for row in plan.prefill:
+            attend_prefill(q, kv, row, self._causal, scale, out)
+        return out.flatten(1)
+
+    def silu_and_mul(self, gate_up: Tensor) -> Tensor:
+        gate, up = gate_up.chunk(2, dim=-1)
+        return F.silu(gate).mul_(up)

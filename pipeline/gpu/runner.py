@@ -1,0 +1,169 @@
+"""The runner: owns the device, and runs one StepPlan at a time: forward pass, then the sampling op.
+
+Called from one thread, the device worker's. It knows no stages and no requests, only slots and blocks.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+import torch
+from msgspec import Meta
+from torch import Tensor
+
+from pipeline.checkpoint.card import Architecture, ModelCard
+from pipeline.errors import ConfigError
+from pipeline.gpu.api import LayerKv, Model
+from pipeline.gpu.inputs import SlotTable
+from pipeline.gpu.kernels.reference import TorchOps
+from pipeline.gpu.kv_cache import block_bytes, new_kv_cache
+from pipeline.gpu.models import find_model
+from pipeline.gpu.sampling import SamplingOp
+from pipeline.gpu.sizing import available_bytes, count_blocks
+from pipeline.gpu.weights import load_tensors
+from pipeline.messages import DeviceReady, StepHandle, StepPlan
+
+Count: TypeAlias = Annotated[int, Meta(ge=1)]
+Clock: TypeAlias = Callable[[], int]
+
+
+class RunnerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a model is run. Sizes are counts."""
+
+    dtype: Literal["auto", "bfloat16", "float32"] = "auto"
+    """auto is bfloat16."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto is cuda where there is one."""
+    block_size: Literal[8, 16, 32, 64, 128] = 16
+    """Tokens a KV block."""
+    max_num_seqs: Count = 64
+    max_num_batched_tokens: Count = 512
+    """Tokens a step, prefill and decode together."""
+    max_model_len: Count | None = None
+    """Longest sequence; None is the model's own limit."""
+    kv_memory: str | Count = "auto"
+    """Bytes, a size such as "8GiB", or auto: sizing.AUTO_FRACTION of what is available; never more than all
+    slots at full length can use."""
+    num_blocks: Count | None = None
+    """KV blocks; set, it wins over kv_memory."""
+    num_threads: Count | None = None
+    """CPU threads; None is torch's default, the number of cores."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedStep:
+    """Implements messages.StepHandle for a device that is done when launch returns."""
+
+    plan: StepPlan
+    begin_ns: int
+    end_ns: int
+    token_ids: list[int]
+
+    def is_ready(self) -> bool:
+        return True
+
+    def token_ids_sync(self) -> list[int]:
+        return self.token_ids
+
+
+class Runner:
+    """A model, its KV cache and the state of its slots."""
+
+    def __init__(
+        self,
+        model: Model,
+        kv_cache: list[LayerKv],
+        slots: SlotTable,
+        sampling_op: SamplingOp,
+        capacity: DeviceReady,
+        clock: Clock,
+    ) -> None:
+        self._model = model
+        self._kv_cache = kv_cache
+        self._slots = slots
+        self._sampling_op = sampling_op
+        self._capacity = capacity
+        self._clock = clock
+
+    @property
+    def capacity(self) -> DeviceReady:
+        return self._capacity
+
+    @torch.inference_mode()
+    def launch(self, plan: StepPlan) -> StepHandle:
+        """Run one step; its work is done, and the plan's blocks are written, when this returns."""
+        begin_ns = self._clock()
+        step = self._slots.prepare(plan)
+        token_ids: list[int] = []
+        logits = self._model.forward(step.inputs, self._kv_cache)
+        if logits.shape[0]:
+            sampled = self._sampling_op(logits, step.rows)
+            self._slots.remember(step.sample_slots, sampled)
+            token_ids = sampled.tolist()
+        return FinishedStep(plan, begin_ns, self._clock(), token_ids)
+
+    def close(self) -> None:
+        """Let the cache go. Idempotent; no launch may follow."""
+        self._kv_cache = []
+
+
+def load_runner(
+    card: ModelCard,
+    options: RunnerOptions,
+    sampling_op: Callable[[], SamplingOp] = SamplingOp,
+    clock: Clock = time.perf_counter_ns,
+) -> Runner:
+    """Read the card's weights onto the device; seconds. Raises ModelError or ConfigError."""
+    return build_runner(card.architecture, load_tensors(card), options, sampling_op, clock)
+
+
+@torch.inference_mode()
+def build_runner(
+    architecture: Architecture,
+    tensors: Iterable[tuple[str, Tensor]],
+    options: RunnerOptions,
+    sampling_op: Callable[[], SamplingOp] = SamplingOp,
+    clock: Clock = time.perf_counter_ns,
+) -> Runner:
+    """As load_runner, with the weights given, under their Hugging Face names."""
+    max_model_len = _max_model_len(architecture, options)
+    device = _device(options)
+    if options.num_threads is not None:
+        torch.set_num_threads(options.num_threads)
+    dtype = torch.float32 if options.dtype == "float32" else torch.bfloat16
+    ops = TorchOps(device, options.block_size)
+    model = find_model(architecture.family).load(architecture, tensors, ops, dtype, device)
+    max_blocks = -(-max_model_len // options.block_size)
+    num_blocks = options.num_blocks or count_blocks(
+        options.kv_memory,
+        block_bytes(architecture, options.block_size, dtype),
+        options.max_num_seqs * max_blocks,
+        available_bytes(device),
+    )
+    return Runner(
+        model,
+        new_kv_cache(architecture, ops, num_blocks, options.block_size, dtype, device),
+        SlotTable(options.max_num_seqs, max_blocks, options.block_size, device),
+        sampling_op(),
+        DeviceReady(num_blocks, options.block_size, options.max_num_seqs, options.max_num_batched_tokens),
+        clock,
+    )
+
+
+def _max_model_len(architecture: Architecture, options: RunnerOptions) -> int:
+    limit = architecture.max_position
+    wanted = options.max_model_len or limit
+    if wanted > limit:
+        raise ConfigError(f"max_model_len = {wanted} is over the model's own limit of {limit} positions")
+    return wanted
+
+
+def _device(options: RunnerOptions) -> torch.device:
+    has_cuda = torch.cuda.is_available()
+    if options.device == "cuda" and not has_cuda:
+        raise ConfigError(
+            'device = "cuda", but torch sees no CUDA device: install a CUDA build of torch, or set "cpu"'
+        )
+    return torch.device("cuda" if has_cuda and options.device != "cpu" else "cpu")

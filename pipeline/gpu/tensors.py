@@ -1,0 +1,61 @@
+"""Named tensors on their way from a file into a model, checked against what the model expects."""
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from pipeline.errors import ModelError
+
+Shapes: TypeAlias = dict[str, tuple[int, ...]]
+
+MAX_NAMED = 5
+"""How many names an error lists."""
+
+
+class TensorBag:
+    """Tensors of one dtype on one device. Each is taken once, so its memory goes when the taker drops it."""
+
+    def __init__(self, tensors: dict[str, Tensor]) -> None:
+        self._tensors = tensors
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tensors
+
+    def take(self, name: str) -> Tensor:
+        return self._tensors.pop(name)
+
+
+def collect(
+    tensors: Iterable[tuple[str, Tensor]],
+    expected: Shapes,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> TensorBag:
+    """Take in exactly the expected tensors. Raises ModelError."""
+    found: dict[str, Tensor] = {}
+    unexpected = []
+    for name, tensor in tensors:
+        if name in expected:
+            _check_shape(name, tuple(tensor.shape), expected[name])
+            found[name] = tensor.to(device=device, dtype=dtype).contiguous()
+        else:
+            unexpected.append(name)
+    if unexpected:
+        raise ModelError(f"the model file has tensors that this architecture has not: {_listed(unexpected)}")
+    if missing := [name for name in expected if name not in found]:
+        raise ModelError(f"the model file lacks tensors: {_listed(missing)}; is it complete?")
+    return TensorBag(found)
+
+
+def _check_shape(name: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    if shape != expected:
+        raise ModelError(
+            f"tensor {name} has shape {list(shape)}, the model's configuration implies {list(expected)}"
+        )
+
+
+def _listed(names: list[str]) -> str:
+    rest = len(names) - MAX_NAMED
+    return ", ".join(names[:MAX_NAMED]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,135 @@
+"""Drives a Runner by hand: sequences in slots, blocks scattered over the cache, any mixture of chunks."""
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from pipeline.checkpoint.card import Architecture
+from pipeline.gpu.models.llama import expected_shapes
+from pipeline.gpu.runner import Runner
+from pipeline.messages import NO_TOKEN, Admitted, SamplingParams, StepPlan
+
+GREEDY = SamplingParams(temperature=0.0)
+TINY = Architecture(
+    family="llama",
+    num_layers=2,
+    hidden_size=48,
+    intermediate_size=80,
+    num_heads=6,
+    num_kv_heads=2,
+    head_dim=16,
+    vocab_size=101,
+    max_position=1024,
+    rms_norm_eps=1e-5,
+    rope_theta=10_000.0,
+)
+
+
+def random_tensors(architecture: Architecture, seed: int = 0) -> list[tuple[str, Tensor]]:
+    """Weights large enough that greedy texts do not repeat one token."""
+    generator = torch.Generator().manual_seed(seed)
+    tensors = []
+    for name, shape in expected_shapes(architecture).items():
+        noise = torch.randn(shape, generator=generator)
+        scale = 1.0 if "embed" in name else shape[-1] ** -0.5
+        tensors.append((name, 1 + 0.1 * noise if name.endswith("norm.weight") else noise * scale))
+    return tensors
+
+
+@dataclass
+class Sequence:
+    slot: int
+    token_ids: list[int]
+    """What the scheduler knows: the prompt, then NO_TOKEN for each output, which the device remembers."""
+    sampling: SamplingParams
+    num_computed: int = 0
+    blocks: list[int] = field(default_factory=list)
+    output: list[int] = field(default_factory=list)
+    is_new: bool = True
+
+
+class Driver:
+    """Plans steps for a runner as a scheduler would; every block id is drawn at random from the free ones."""
+
+    def __init__(self, runner: Runner, seed: int = 0) -> None:
+        self.runner = runner
+        self._block_size = runner.capacity.block_size
+        self._free_blocks = list(range(runner.capacity.num_blocks))
+        random.Random(seed).shuffle(self._free_blocks)
+        self._free_slots = list(range(runner.capacity.max_num_seqs))
+        self._step_id = 0
+
+    def add(self, prompt: Iterable[int], sampling: SamplingParams = GREEDY) -> Sequence:
+        return Sequence(self._free_slots.pop(), list(prompt), sampling)
+
+    def remove(self, sequence: Sequence) -> None:
+        self._free_blocks += sequence.blocks
+        self._free_slots.append(sequence.slot)
+
+    def preempt(self, sequence: Sequence) -> None:
+        """Give its blocks up; its next steps recompute prompt and output so far."""
+        self._free_blocks[:0] = sequence.blocks
+        known = len(sequence.token_ids) - len(sequence.output)
+        sequence.token_ids[known:] = sequence.output
+        sequence.blocks, sequence.num_computed, sequence.is_new = [], 0, True
+
+    def step(self, rows: list[tuple[Sequence, int]]) -> list[Sequence]:
+        """One step that computes the next `count` tokens of each sequence; -> those that got a token."""
+        plan = self._plan(rows)
+        sampled = [sequence for (sequence, _), samples in zip(rows, plan.samples, strict=True) if samples]
+        token_ids = self.runner.launch(plan).token_ids_sync()
+        for sequence, count in rows:
+            sequence.num_computed += count
+            sequence.is_new = False
+        for sequence, token_id in zip(sampled, token_ids, strict=True):
+            sequence.output.append(token_id)
+            sequence.token_ids.append(NO_TOKEN)
+        return sampled
+
+    def generate(
+        self, sequences: list[Sequence], num_tokens: int, chunk: int = 512, budget: int = 512
+    ) -> None:
+        """Steps until each sequence has `num_tokens` outputs, prompts in chunks of at most `chunk`."""
+        while rows := self._next_rows([s for s in sequences if len(s.output) < num_tokens], chunk):
+            self.step(rows)
+
+    def _next_rows(self, sequences: list[Sequence], chunk: int) -> list[tuple[Sequence, int]]:
+        rows, budget = [], self.runner.capacity.max_num_batched_tokens
+        for sequence in sequences:
+            count = min(len(sequence.token_ids) - sequence.num_computed, chunk, budget)
+            if count:
+                rows.append((sequence, count))
+                budget -= count
+        return rows
+
+    def _plan(self, rows: list[tuple[Sequence, int]]) -> StepPlan:
+        self._step_id += 1
+        changes = [change for sequence, count in rows for change in self._grow(sequence, count)]
+        sequences = [sequence for sequence, _ in rows]
+        spans = [(s, s.num_computed, s.num_computed + count) for s, count in rows]
+        return StepPlan(
+            step_id=self._step_id,
+            planned_ns=0,
+            request_ids=[s.slot for s in sequences],
+            epochs=[0] * len(rows),
+            slots=[s.slot for s in sequences],
+            num_tokens=[count for _, count in rows],
+            num_computed=[s.num_computed for s in sequences],
+            samples=[end == len(s.token_ids) for s, _, end in spans],
+            token_ids=[token for s, start, end in spans for token in s.token_ids[start:end]],
+            admitted=[Admitted(s.slot, s.sampling) for s in sequences if s.is_new],
+            block_slots=[slot for slot, _, _ in changes],
+            block_cols=[column for _, column, _ in changes],
+            block_ids=[block for _, _, block in changes],
+        )
+
+    def _grow(self, sequence: Sequence, count: int) -> list[tuple[int, int, int]]:
+        needed = -(-(sequence.num_computed + count) // self._block_size)
+        changes = []
+        while len(sequence.blocks) < needed:
+            sequence.blocks.append(self._free_blocks.pop())
+            changes.append((sequence.slot, len(sequence.blocks) - 1, sequence.blocks[-1]))
+        return changes
