@@ -98,6 +98,19 @@ def test_no_file_knows_the_machine_it_was_written_on() -> None:
     assert found == {}
 
 
+def test_pages_that_are_named_exist() -> None:
+    """Links between pages, and every docs/PAGE.md that a text or a docstring names."""
+    missing = set()
+    for path in text_files():
+        text = path.read_text("utf-8", errors="replace")
+        targets = {ROOT / page for page in re.findall(r"(?<![\w/.])docs/[\w/-]+\.md", text)}
+        if path.suffix == ".md":
+            links = re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", text)
+            targets |= {path.parent / link for link in links}
+        missing |= {f"{path.name}: {target.name}" for target in targets if not target.exists()}
+    assert missing == set()
+
+
 # topology --------------------------------------------------------------------------------------------
 
 
