@@ -34,7 +34,7 @@ def decode_object(data: bytes | str) -> dict[str, object]:
 
 
 def _located(error: Exception, size: int) -> str:
-    text = str(error).removesuffix(" - at `$[...]`")
+    text = str(error).removeprefix("JSON is malformed: ").removesuffix(" - at `$[...]`")
     return text if "(byte" in text or "truncated" not in text else f"{text} (byte {size})"
 
 

@@ -1,12 +1,14 @@
-"""An Ingress on a real port, and an engine that a test plays by hand: what is behind the doors, on one page."""
+"""An Ingress on a real port, and an engine that a test plays by hand."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
+import pytest
 import structlog
+import uvloop
 
 from pipeline.checkpoint.card import ModelCard
 from pipeline.checkpoint.fake import byte_card
@@ -28,6 +30,17 @@ from pipeline.telemetry import Telemetry
 
 MODEL = "fake"
 PATIENCE_S = 5.0
+
+
+def on_both_loops(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an async test on asyncio's loop and on uvloop: their transports differ."""
+
+    @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+    def on_loop(run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+        run(test())
+
+    on_loop.__doc__ = test.__doc__
+    return on_loop
 
 
 def completion(
@@ -141,7 +154,7 @@ async def world(queue_bound: int = 64, **options: Any) -> AsyncIterator[World]:
 
 async def until(condition: Any, timeout_s: float = PATIENCE_S) -> None:
     async with asyncio.timeout(timeout_s):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - the conditions are of several objects
             await asyncio.sleep(0.005)
 
 

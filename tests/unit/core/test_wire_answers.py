@@ -1,0 +1,167 @@
+"""The bytes that leave: OpenAI's shapes, and the websocket's frames."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from pipeline.core.wire import (
+    SERVER_ERROR,
+    Answered,
+    ChatAnswer,
+    CompletionAnswer,
+    Wanted,
+    error_event,
+    error_frame,
+    error_object,
+)
+from pipeline.errors import RequestError
+from pipeline.messages import SEGMENTS, Completion, FinishReason, SamplingParams, Timings
+
+TEXTS = ['say "x"\n', "\u20ac\U0001f600", "\u2028</script>\\", "", "\x00\x1b"]
+SEGMENTS_NS = tuple(range(123_456, 123_456 + len(SEGMENTS)))
+USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
+
+
+def ended(reason: FinishReason = FinishReason.STOP, ttft_ns: int | None = 1_234_567) -> Completion:
+    return Completion(reason, 7, 3, Timings(SEGMENTS_NS, sum(SEGMENTS_NS), ttft_ns))
+
+
+def wanted(**more: Any) -> Wanted:
+    return Wanted("p", None, SamplingParams(), **more)
+
+
+def chunks(stream: bytes) -> list[Any]:
+    """Decode an SSE stream that must end in [DONE]."""
+    assert stream.endswith(b"data: [DONE]\n\n")
+    parts = stream.decode().removesuffix("data: [DONE]\n\n").split("\n\n")
+    assert parts.pop() == ""
+    assert all(part.startswith("data: ") and "\n" not in part for part in parts)
+    return [msgspec.json.decode(part.removeprefix("data: ")) for part in parts]
+
+
+def stream(shape: Any, texts: list[str], completion: Completion) -> list[Any]:
+    return chunks(b"".join(shape.delta(text) for text in texts) + shape.last(completion))
+
+
+def test_completion_stream_in_full() -> None:
+    shape = CompletionAnswer("1", 99, 'm"', wanted())
+    head = {"id": "cmpl-1", "object": "text_completion", "created": 99, "model": 'm"'}
+
+    def choice(text: str, reason: str | None) -> list[Any]:
+        return [{"index": 0, "text": text, "logprobs": None, "finish_reason": reason}]
+
+    assert stream(shape, TEXTS, ended(FinishReason.LENGTH)) == [
+        *({**head, "choices": choice(text, None)} for text in TEXTS),
+        {**head, "choices": choice("", "length")},
+    ]
+
+
+def test_chat_stream_in_full() -> None:
+    shape = ChatAnswer("1", 99, "m", wanted())
+    head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 99, "model": "m"}
+
+    def choice(delta: dict[str, str], reason: str | None) -> list[Any]:
+        return [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}]
+
+    assert stream(shape, TEXTS, ended()) == [
+        {**head, "choices": choice({"role": "assistant", "content": ""}, None)},
+        *({**head, "choices": choice({"content": text}, None)} for text in TEXTS),
+        {**head, "choices": choice({}, "stop")},
+    ]
+
+
+def test_a_chat_stream_without_text_still_has_its_role() -> None:
+    got = stream(ChatAnswer("1", 99, "m", wanted()), [], ended())
+    assert [chunk["choices"][0]["delta"] for chunk in got] == [{"role": "assistant", "content": ""}, {}]
+
+
+@pytest.mark.parametrize("kind", [CompletionAnswer, ChatAnswer])
+def test_usage_only_where_asked_for(kind: Any) -> None:
+    assert not any("usage" in chunk for chunk in stream(kind("1", 9, "m", wanted()), ["a"], ended()))
+    *earlier, last = stream(kind("1", 9, "m", wanted(include_usage=True)), ["a"], ended())
+    assert all(chunk["usage"] is None and chunk["choices"] for chunk in earlier)
+    assert (last["choices"], last["usage"]) == ([], USAGE)
+
+
+@pytest.mark.parametrize("kind", [CompletionAnswer, ChatAnswer])
+@pytest.mark.parametrize("include_usage", [False, True])
+def test_timings_are_in_the_last_chunk_and_add_up(kind: Any, include_usage: bool) -> None:
+    shape = kind("1", 9, "m", wanted(include_usage=include_usage, timings=True))
+    *earlier, last = stream(shape, ["a"], ended())
+    assert not any("timings" in chunk for chunk in earlier)
+    check_timings(last["timings"])
+    check_timings(msgspec.json.decode(kind("1", 9, "m", wanted(timings=True)).whole("a", ended()))["timings"])
+
+
+def check_timings(timings: dict[str, Any]) -> None:
+    assert tuple(timings["segments_ms"]) == SEGMENTS
+    assert timings["ttft_ms"] == 1.234567
+    assert abs(sum(timings["segments_ms"].values()) - timings["e2e_ms"]) < 1e-9
+    assert [round(ms * 1e6) for ms in timings["segments_ms"].values()] == list(SEGMENTS_NS)
+
+
+def test_whole_answers() -> None:
+    body = msgspec.json.decode(ChatAnswer("1", 99, "m", wanted()).whole("Hi", ended()))
+    assert body == {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 99,
+        "model": "m",
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": "Hi", "refusal": None},
+                "logprobs": None,
+                "finish_reason": "stop",
+            }
+        ],
+        "usage": USAGE,
+    }
+    body = msgspec.json.decode(CompletionAnswer("1", 99, "m", wanted()).whole("Hi", ended()))
+    assert body["choices"] == [{"index": 0, "text": "Hi", "logprobs": None, "finish_reason": "stop"}]
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, "invalid_request_error"),
+        (404, "invalid_request_error"),
+        (413, "invalid_request_error"),
+        (429, "overloaded_error"),
+        (503, "service_unavailable_error"),
+        (500, "server_error"),
+    ],
+)
+def test_error_objects(status: int, kind: str) -> None:
+    error = RequestError("no", status=status, param="p", code="c")
+    assert error_object(error) == {"message": "no", "type": kind, "param": "p", "code": "c"}
+
+
+def test_an_error_ends_a_stream() -> None:
+    assert chunks(error_event(SERVER_ERROR)) == [{"error": error_object(SERVER_ERROR)}]
+
+
+def test_frames() -> None:
+    frames = Answered('a"', timings=False)
+    assert msgspec.json.decode(frames.accepted()) == {"type": "accepted", "id": 'a"'}
+    for text in TEXTS:
+        expected = {"type": "delta", "id": 'a"', "text": text, "tokens": 4}
+        assert msgspec.json.decode(frames.delta(text, 4)) == expected
+    assert msgspec.json.decode(frames.done(ended(FinishReason.CANCELLED))) == {
+        "type": "done",
+        "id": 'a"',
+        "finish_reason": "cancelled",
+        "usage": USAGE,
+    }
+    check_timings(msgspec.json.decode(Answered("a", timings=True).done(ended()))["timings"])
+
+
+def test_error_frames() -> None:
+    error = RequestError("no", code="c")
+    assert msgspec.json.decode(error_frame(None, error)) == {
+        "type": "error",
+        "id": None,
+        "error": error_object(error),
+    }
+    assert msgspec.json.decode(Answered("a", timings=False).error(error))["id"] == "a"
