@@ -12,6 +12,7 @@ import structlog
 from pipeline.checkpoint.card import ModelCard
 from pipeline.config import Config, StageConfig, convert_options
 from pipeline.errors import ConfigError
+from pipeline.gpu.options import RunnerOptions
 from pipeline.runtime.bridge import RunnerFactory
 from pipeline.runtime.inbox import Inbox
 from pipeline.runtime.stage import Outlet, Stage, StageContext
@@ -83,10 +84,8 @@ def build(
     return Pipeline(supervisor, stages, inboxes, trace, telemetry)
 
 
-def device_options(config: Config) -> msgspec.Struct:
+def device_options(config: Config) -> RunnerOptions:
     """[device] as RunnerOptions. Raises ConfigError."""
-    from pipeline.gpu.options import RunnerOptions
-
     table = dict(config.device)
     if config.model.max_model_len is not None:
         table.setdefault("max_model_len", config.model.max_model_len)

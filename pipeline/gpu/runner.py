@@ -6,11 +6,9 @@ Called from one thread, the device worker's. It knows no stages and no requests,
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Annotated, Literal, TypeAlias
+from typing import TypeAlias
 
-import msgspec
 import torch
-from msgspec import Meta
 from torch import Tensor
 
 from pipeline.checkpoint.card import Architecture, ModelCard
@@ -20,36 +18,13 @@ from pipeline.gpu.inputs import SlotTable
 from pipeline.gpu.kernels.reference import TorchOps
 from pipeline.gpu.kv_cache import block_bytes, new_kv_cache
 from pipeline.gpu.models import find_model
+from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.sampling import SamplingOp
 from pipeline.gpu.sizing import available_bytes, count_blocks
 from pipeline.gpu.weights import load_tensors
 from pipeline.messages import DeviceReady, StepHandle, StepPlan
 
-Count: TypeAlias = Annotated[int, Meta(ge=1)]
 Clock: TypeAlias = Callable[[], int]
-
-
-class RunnerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a model is run. Sizes are counts."""
-
-    dtype: Literal["auto", "bfloat16", "float32"] = "auto"
-    """auto is bfloat16."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto is cuda where there is one."""
-    block_size: Literal[8, 16, 32, 64, 128] = 16
-    """Tokens a KV block."""
-    max_num_seqs: Count = 64
-    max_num_batched_tokens: Count = 512
-    """Tokens a step, prefill and decode together."""
-    max_model_len: Count | None = None
-    """Longest sequence; None is the model's own limit."""
-    kv_memory: str | Count = "auto"
-    """Bytes, a size such as "8GiB", or auto: sizing.AUTO_FRACTION of what is available; never more than all
-    slots at full length can use."""
-    num_blocks: Count | None = None
-    """KV blocks; set, it wins over kv_memory."""
-    num_threads: Count | None = None
-    """CPU threads; None is torch's default, the number of cores."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from pipeline.checkpoint.card import Architecture, RopeScaling
-from pipeline.gpu.runner import RunnerOptions, build_runner
+from pipeline.gpu.options import RunnerOptions
+from pipeline.gpu.runner import build_runner
 from pipeline.gpu.sampling import SamplingOp, SamplingRows
 from tests.gpu.driver import TINY, Driver, Sequence, random_tensors
 

@@ -1,0 +1,31 @@
+"""[device] of config.toml. Without torch, so that a configuration is checked in no time."""
+
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+Count: TypeAlias = Annotated[int, Meta(ge=1)]
+
+
+class RunnerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a model is run. Sizes are counts."""
+
+    dtype: Literal["auto", "bfloat16", "float32"] = "auto"
+    """auto is bfloat16."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto is cuda where there is one."""
+    block_size: Literal[8, 16, 32, 64, 128] = 16
+    """Tokens a KV block."""
+    max_num_seqs: Count = 64
+    max_num_batched_tokens: Count = 512
+    """Tokens a step, prefill and decode together."""
+    max_model_len: Count | None = None
+    """Longest sequence; None is the model's own limit."""
+    kv_memory: str | Count = "auto"
+    """Bytes, a size such as "8GiB", or auto: sizing.AUTO_FRACTION of what is available; never more than all
+    slots at full length can use."""
+    num_blocks: Count | None = None
+    """KV blocks; set, it wins over kv_memory."""
+    num_threads: Count | None = None
+    """CPU threads; None is torch's default, the number of cores."""
