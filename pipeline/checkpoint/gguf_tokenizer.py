@@ -138,9 +138,7 @@ def _byte_level(header: GgufHeader, vocabulary: Vocabulary) -> tuple[Tokenizer, 
             f"{header.path} splits text by the rule {vocabulary.pre!r} (tokenizer.ggml.pre); known are "
             f"{', '.join(sorted(SPLITS))}. Use the model's folder in Hugging Face layout instead."
         )
-    merges = [_pair(header, merge) for merge in vocabulary.merges]
-    model = BPE(_ids(vocabulary), merges, ignore_merges=split.ignores_merges)
-    tokenizer = Tokenizer(model)
+    tokenizer = Tokenizer(_byte_level_model(header, vocabulary, split))
     cuts = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in split.patterns]
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*cuts, byte_level])
@@ -148,6 +146,14 @@ def _byte_level(header: GgufHeader, vocabulary: Vocabulary) -> tuple[Tokenizer, 
     if split.normalizes_nfc:
         tokenizer.normalizer = normalizers.NFC()
     return tokenizer, split.adds_bos
+
+
+def _byte_level_model(header: GgufHeader, vocabulary: Vocabulary, split: Split) -> BPE:
+    merges = [_pair(header, merge) for merge in vocabulary.merges]
+    try:
+        return BPE(_ids(vocabulary), merges, ignore_merges=split.ignores_merges)
+    except Exception as error:  # tokenizers raises bare Exception
+        raise ModelError(f"{header.path} is damaged: tokenizer.ggml.merges: {error}") from error
 
 
 def _pair(header: GgufHeader, merge: str) -> tuple[str, str]:
@@ -158,7 +164,7 @@ def _pair(header: GgufHeader, merge: str) -> tuple[str, str]:
 
 
 def _sentencepiece(vocabulary: Vocabulary) -> Tokenizer:
-    """As Hugging Face makes it of a SentencePiece model: spaces become U+2581, unknown characters bytes."""
+    """As Llama 2's tokenizer.json: spaces become U+2581, characters not in the vocabulary bytes."""
     unknown = vocabulary.token(vocabulary.unknown_token_id)
     model = BPE(_ids(vocabulary), _merges(vocabulary), unk_token=unknown, fuse_unk=True, byte_fallback=True)
     tokenizer = Tokenizer(model)
