@@ -15,6 +15,8 @@ from loadgen.slo import parse_slo
 from loadgen.workload import Limits
 
 UNUSABLE = 2
+_WIDTH = 100
+"""Columns where there is no terminal to ask."""
 
 _EXAMPLES = """\
 examples:
@@ -34,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
     """Runs the command in `argv` (default: the process's) and returns its exit code."""
     arguments = _parser().parse_args(argv)
     try:
-        return uvloop.run(replay(_options(arguments), Console()))
+        return uvloop.run(replay(_options(arguments), Console(width=None if sys.stdout.isatty() else _WIDTH)))
     except* LoadgenError as group:
         print(f"loadgen: {_first(group)}", file=sys.stderr)
         code = UNUSABLE

@@ -10,12 +10,12 @@ import msgspec
 from rich.console import Console
 
 from loadgen import calibrate
-from loadgen.clients import Target, connect
+from loadgen.clients import Client, Target, connect
 from loadgen.clock import RunClock, sample_loop_lag
 from loadgen.errors import UsageError
 from loadgen.openloop import OpenLoop
 from loadgen.progress import Progress
-from loadgen.prompts import load_text
+from loadgen.prompts import Prompts, Text, load_text
 from loadgen.report import print_report, write_json
 from loadgen.slo import Slo
 from loadgen.summary import summarise
@@ -56,11 +56,9 @@ async def replay(options: Options, console: Console) -> int:
             f"{options.trace.name} ({trace.format}) -> {options.target.url} ({options.target.protocol}), "
             f"model {model}, {len(workload.jobs)} requests over {workload.jobs[-1].due_s:.0f} s",
             highlight=False,
+            soft_wrap=True,
         )
-        if options.tokens_per_word is None:
-            prompts = await calibrate.calibrated(text, client, options.seed, options.timeout_s)
-        else:
-            prompts = calibrate.by_rate(text, options.tokens_per_word, options.seed)
+        prompts = await _prompts(options, text, client, console)
         run = OpenLoop(workload.jobs, client, prompts, clock, options.timeout_s)
         await _watched(run, clock, lags_s, console)
     summary = summarise(run.records, len(workload.jobs), workload.mean_gap_s, lags_s, options.slo)
@@ -70,6 +68,13 @@ async def replay(options: Options, console: Console) -> int:
     if run.is_stopped:
         return INTERRUPTED
     return SOME_FAILED if summary.failures else FINISHED
+
+
+async def _prompts(options: Options, text: Text, client: Client, console: Console) -> Prompts:
+    if options.tokens_per_word is not None:
+        return calibrate.by_rate(text, options.tokens_per_word, options.seed)
+    with console.status("measuring the prompts' text in the server's own tokens"):
+        return await calibrate.calibrated(text, client, options.seed, options.timeout_s)
 
 
 async def _watched(run: OpenLoop, clock: RunClock, lags_s: list[float], console: Console) -> None:

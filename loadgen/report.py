@@ -1,7 +1,6 @@
 """The end of a run: a table for people, a file for programs."""
 
-import os
-import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,38 +11,30 @@ from rich.table import Table
 
 from loadgen.errors import UsageError
 from loadgen.record import Record
-from loadgen.summary import Lengths, Spread, Summary
+from loadgen.summary import Goodput, Lengths, Spread, Summary
 from loadgen.traces import Trace
 from loadgen.workload import Workload
 
 _DEFINITIONS = {
-    "ttft": ("TTFT", "intended send to first token"),
-    "itl": ("ITL", "gap between chunks of one answer"),
-    "tpot": ("TPOT", "(E2E - TTFT) / (tokens - 1)"),
-    "e2e": ("E2E", "intended send to last token"),
-    "lateness": ("lateness", "generator: intended to actual send"),
-    "loop_lag": ("loop lag", "generator: a 10 ms sleep's delay"),
+    "ttft": ("TTFT", "due to first token"),
+    "itl": ("ITL", "gap between chunks"),
+    "tpot": ("TPOT", "(E2E-TTFT)/(tokens-1)"),
+    "e2e": ("E2E", "due to last token"),
+    "lateness": ("lateness", "due to sent"),
+    "loop_lag": ("loop lag", "delay of 10 ms sleeps"),
 }
+
+_CAPTION = "due: the time that the trace gives; lateness and loop lag are the generator's own"
 
 
 def print_report(console: Console, summary: Summary, trace: Trace, workload: Workload) -> None:
     """Writes the table, what was left out, and the verdict on the generator."""
-    console.print(_requests_line(summary))
-    for reason, count in summary.failures.items():
-        console.print(f"  [red]failed {escape(reason)}: {count}[/]")
-    console.print(_trace_line(trace, workload))
-    for note in trace.notes:
-        console.print(f"  note: {note}")
-    console.print(_tokens_line("input", summary.input, summary.input_tokens_per_s))
-    console.print(_tokens_line("output", summary.output, summary.output_tokens_per_s))
-    if summary.num_without_usage:
-        console.print(
-            f"  note: {summary.num_without_usage} answers had no usage; a chunk counted as one token"
-        )
+    for line in _lines(summary, trace, workload):
+        console.print(line, soft_wrap=True, highlight=False)
     console.print(_table(summary))
     if summary.goodput is not None:
-        console.print(_goodput_line(summary))
-    console.print(_verdict(summary))
+        console.print(_goodput_line(summary.goodput, summary.num_sent), soft_wrap=True, highlight=False)
+    console.print(_verdict(summary), soft_wrap=True, highlight=False)
 
 
 def write_json(
@@ -74,13 +65,26 @@ def write_json(
         "summary": summary,
         "requests": [record.as_dict() for record in sorted(records, key=lambda record: record.index)],
     }
-    content = msgspec.json.format(msgspec.json.encode(result), indent=1)
+    part = path.with_name(path.name + ".part")
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
-            file.write(content)
-        os.replace(file.name, path)
+        part.write_bytes(msgspec.json.encode(result))
+        part.replace(path)
     except OSError as error:
         raise UsageError(f"--json {path}: cannot be written: {error.strerror}") from error
+
+
+def _lines(summary: Summary, trace: Trace, workload: Workload) -> Iterator[str]:
+    """What stands above the table."""
+    yield _requests_line(summary)
+    for reason, count in summary.failures.items():
+        yield f"  [red]failed {escape(reason)}: {count}[/]"
+    yield _trace_line(trace, workload)
+    for note in trace.notes:
+        yield f"  note: {escape(note)}"
+    yield _tokens_line("input", summary.input, summary.input_tokens_per_s)
+    yield _tokens_line("output", summary.output, summary.output_tokens_per_s)
+    if summary.num_without_usage:
+        yield f"  note: {summary.num_without_usage} answers had no usage; a chunk counted as one token"
 
 
 def _requests_line(summary: Summary) -> str:
@@ -110,7 +114,9 @@ def _tokens_line(name: str, lengths: Lengths, per_s: float) -> str:
 
 
 def _table(summary: Summary) -> Table:
-    table = Table("ms", "mean", "p50", "p90", "p99", "max", "what", title_justify="left")
+    table = Table(
+        "ms", "mean", "p50", "p90", "p99", "max", "measured as", caption=_CAPTION, caption_justify="left"
+    )
     for column in table.columns[1:6]:
         column.justify = "right"
     for name, (title, what) in _DEFINITIONS.items():
@@ -125,12 +131,9 @@ def _cells(spread: Spread | None) -> list[str]:
     return [f"{value:.1f}" for value in values]
 
 
-def _goodput_line(summary: Summary) -> str:
-    good = summary.goodput
-    if good is None:
-        return ""
+def _goodput_line(good: Goodput, num_sent: int) -> str:
     return (
-        f"goodput ({good.slo}): {good.num_met} of {summary.num_sent} sent ({good.attained_pct:.1f} %, "
+        f"goodput ({good.slo}): {good.num_met} of {num_sent} sent ({good.attained_pct:.1f} %, "
         f"a failure is a miss), {good.requests_per_s:.2f} requests/s of wall time"
     )
 

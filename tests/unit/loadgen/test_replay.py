@@ -134,6 +134,36 @@ def test_failures_are_counted_by_reason_and_change_the_exit_code(tmp_path: Path)
     asyncio.run(body())
 
 
+@pytest.mark.parametrize(("protocol", "answer"), [("sse", sse_answer), ("ws", ws_answer)])
+def test_very_long_prompts_go_through(tmp_path: Path, protocol: str, answer: Any) -> None:
+    trace = write_trace(tmp_path, [(0.0, 50_000, 1), (0.1, 120_000, 2)])
+
+    async def body() -> None:
+        async with serve(answer) as server:
+            code, out = await run(options(trace, server, protocol))
+            assert code == 0 and "2 finished" in out
+            assert sum(num_tokens(request["prompt"]) > 45_000 for request in server.requests) == 2
+
+    asyncio.run(body())
+
+
+def test_progress_is_told_in_plain_lines_without_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadgen.progress._PLAIN_EVERY_S", 0.2)
+    trace = write_trace(tmp_path, [(0.0, 40, 3), (0.01, 40, 2), (0.5, 40, 3)])
+
+    def answer(frame: dict[str, Any]) -> Script:
+        return [0.4 * (frame["max_tokens"] == 3), *ws_answer(frame)]
+
+    async def body() -> None:
+        async with serve(answer) as server:
+            _, out = await run(options(trace, server, "ws", tokens_per_word=1.3))
+            assert "sent 2/3  live 1  done 1  failed 0  " in out and "tok/s" in out
+
+    asyncio.run(body())
+
+
 async def loadgen(*arguments: str) -> asyncio.subprocess.Process:
     pipe = asyncio.subprocess.PIPE
     return await asyncio.create_subprocess_exec(
