@@ -20,6 +20,7 @@ COMMANDS = {
     "chat": "talk to a running server",
     "model": "fetch, list and show models",
     "check-config": "check config.toml and show what would run",
+    "bench": "measure one stage, or the whole pipeline",
     "trace": "save a running server's trace for Perfetto",
 }
 

@@ -1,0 +1,59 @@
+"""Reports: what a bench found, as rich tables. docs/benchmarks.md says what the columns mean."""
+
+from rich.console import Group
+from rich.table import Table
+
+from pipeline.bench.whole import WholeResult
+
+
+def whole_report(result: WholeResult) -> Group:
+    """Throughput, the cost per token by stage, and what crosses the links per step."""
+    return Group(_throughput(result), _costs(result), _links(result))
+
+
+def _throughput(result: WholeResult) -> Table:
+    table = _table("Output", "what", "value")
+    place = "one core" if result.is_pinned else "no core of its own"
+    chunks = max(result.chunks, 1)
+    rows = {
+        "output tokens/s": f"{result.tokens_per_s:,.0f}",
+        "chunks/s": f"{result.chunks / result.seconds:,.0f}",
+        "tokens per chunk": f"{result.tokens / chunks:.2f}",
+        "requests ended": f"{result.requests:,}",
+        "failures": f"{result.num_failures:,}",
+        "steps/s": f"{result.steps / result.seconds:,.0f}",
+        "rows per step": f"{result.tokens / max(result.steps, 1):.1f}",
+        f"server CPU, {place}": f"{result.cpu_s / result.seconds:.0%}",
+        "server CPU per token": f"{result.cpu_us_per_token:.2f} us",
+        "clients' CPU": f"{result.client_cpu_s / result.seconds:.0%}",
+        "tokens per CPU second": f"{result.tokens / result.cpu_s:,.0f}" if result.cpu_s else "-",
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return table
+
+
+def _costs(result: WholeResult) -> Table:
+    """A stage's time is wall time in handle(); tokenize spends it waiting for its threads."""
+    table = _table("Server time per token", "stage", "us per token", "of the CPU time")
+    on_loop = {name: busy_s for name, busy_s in result.busy_s.items() if name != "tokenize"}
+    rows = {**on_loop, "tokenize, loop, sockets, GC": result.cpu_s - sum(on_loop.values())}
+    for name, busy_s in rows.items():
+        share = busy_s / result.cpu_s if result.cpu_s else 0.0
+        table.add_row(name, f"{busy_s / max(result.tokens, 1) * 1e6:.2f}", f"{share:.1%}")
+    return table
+
+
+def _links(result: WholeResult) -> Table:
+    table = _table("Into each stage, per step", "stage", "sends", "posts", "wake-ups")
+    for link in result.links:
+        table.add_row(link.stage, *(f"{count:.2f}" for count in (link.sends, link.posts, link.wakeups)))
+    return table
+
+
+def _table(title: str, first: str, *numbers: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column(first)
+    for name in numbers:
+        table.add_column(name, justify="right")
+    return table

@@ -1,0 +1,86 @@
+"""The server of `bench pipeline`: all stages, with a runner that costs nothing, in a process of its own.
+
+    python -m pipeline.bench.server SETTINGS
+
+SETTINGS is JSON. It prints the port that it opened, as one line, and serves until SIGTERM.
+"""
+
+import asyncio
+import cProfile
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import uvloop
+from msgspec.structs import replace
+
+from pipeline import assemble, logs
+from pipeline.bench import cores
+from pipeline.checkpoint.fake import byte_card
+from pipeline.config import Config, load
+from pipeline.messages import DeviceReady
+from pipeline.runtime.bridge import RunnerFactory
+from pipeline.runtime.testing import FakeRunner
+
+HOST = "127.0.0.1"
+
+
+class ServerSettings(msgspec.Struct, frozen=True):
+    capacity: DeviceReady
+    config: str | None = None
+    stream_options: dict[str, int | float] = {}
+    """Over those of the config."""
+    cores: list[int] | None = None
+    profile: str | None = None
+    """Where cProfile's figures of the loop's thread go."""
+
+
+def blueprint_of(settings: ServerSettings) -> assemble.Blueprint:
+    """The configuration as it is, on any free port. Raises ConfigError."""
+    config = load(Path(settings.config) if settings.config else None)
+    options: dict[str, dict[str, Any]] = {
+        "ingress": {"host": HOST, "port": 0},
+        "stream": dict(settings.stream_options),
+    }
+    return assemble.check(_with(config, options))
+
+
+def _with(config: Config, options: dict[str, dict[str, Any]]) -> Config:
+    stages = {
+        name: replace(stage, options=stage.options | options.get(name, {}))
+        for name, stage in config.stages.items()
+    }
+    return replace(config, stages=stages)
+
+
+async def serve(settings: ServerSettings) -> None:
+    """Until SIGTERM."""
+    runner = RunnerFactory(lambda: cast(Any, FakeRunner(settings.capacity)))
+    pipeline = assemble.build(blueprint_of(settings), byte_card(), runner)
+    pipeline.telemetry.watch(lambda: {"process_cpu_seconds_total": time.process_time()})
+    until = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, until.set)
+    ingress: Any = pipeline.stages["ingress"][0]
+    await pipeline.supervisor.run(until, lambda: print(ingress.port, flush=True))
+
+
+def main() -> None:
+    settings = msgspec.json.decode(sys.argv[1], type=ServerSettings)
+    if settings.cores is not None:
+        cores.keep_to(set(settings.cores))
+    logs.configure("warning", "text")
+    profile = cProfile.Profile() if settings.profile else None
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        if profile is not None:
+            profile.enable()
+        runner.run(serve(settings))
+    if profile is not None and settings.profile is not None:
+        profile.disable()
+        profile.dump_stats(settings.profile)
+
+
+if __name__ == "__main__":
+    main()

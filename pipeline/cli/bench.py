@@ -1,0 +1,90 @@
+"""`stageline bench`: measure one stage alone, or the whole server with a runner that costs nothing."""
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import uvloop
+from rich.console import Console
+
+from pipeline.bench.report import whole_report
+from pipeline.bench.whole import WholeSettings, measure
+from pipeline.cli import Commands
+
+
+def register(commands: Commands) -> None:
+    """Add the command, with one sub-command per thing to measure."""
+    parser = commands.add_parser("bench", help="measure one stage, or the whole pipeline")
+    benches = parser.add_subparsers(metavar="WHAT", required=True)
+    _register_whole(benches)
+
+
+def _register_whole(benches: Commands) -> None:
+    parser = benches.add_parser(
+        "pipeline", help="all stages, with many clients and a runner that costs nothing"
+    )
+    parser.add_argument(
+        "--fake", action="store_true", required=True, help="run the runner that costs nothing"
+    )
+    parser.add_argument("--clients", type=_count, default=256, metavar="N", help="default: %(default)s")
+    parser.add_argument("--seconds", type=_positive, default=10.0, metavar="S", help="default: %(default)g")
+    parser.add_argument(
+        "--tokens", type=_count, default=512, metavar="N", help="of each request (default %(default)s)"
+    )
+    parser.add_argument(
+        "--flush-tokens", type=_count, metavar="N", help="the streamer's rule; default: the config's"
+    )
+    parser.add_argument("--flush-ms", type=_positive, metavar="MS", help="likewise")
+    parser.add_argument("--protocol", choices=("ws", "sse"), default="ws", help="default: %(default)s")
+    parser.add_argument("--profile", type=Path, metavar="FILE", help="save cProfile's figures of the server")
+    _add_common(parser)
+    parser.set_defaults(run=run_whole)
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", type=Path, metavar="FILE", help="default: ./config.toml if there is one")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+
+
+def run_whole(args: argparse.Namespace) -> int:
+    """1 if any request did not end as it should."""
+    options = {"flush_tokens": args.flush_tokens, "flush_ms": args.flush_ms}
+    settings = WholeSettings(
+        num_clients=args.clients,
+        seconds=args.seconds,
+        max_tokens=args.tokens,
+        protocol=args.protocol,
+        config=str(args.config) if args.config else None,
+        stream_options={key: value for key, value in options.items() if value is not None},
+        profile=str(args.profile.absolute()) if args.profile else None,
+    )
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        result = runner.run(measure(settings))
+    _show(args, result.as_dict(), whole_report(result))
+    for reason in result.failures:
+        print(f"failed: {reason}", file=sys.stderr)
+    return 1 if result.num_failures else 0
+
+
+def _show(args: argparse.Namespace, values: object, report: Any) -> None:
+    if args.json:
+        print(msgspec.json.format(msgspec.json.encode(values)).decode())
+    else:
+        Console().print(report)
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError("must be a number above 0")
+    return value
