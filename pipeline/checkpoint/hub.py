@@ -5,7 +5,9 @@ from pathlib import Path
 from pipeline.checkpoint.reference import HubRepo
 from pipeline.errors import ModelError
 
-PATTERNS = ("*.safetensors", "*.json", "*.jinja")
+WANTED = ["*.safetensors", "*.json", "*.jinja"]
+UNWANTED = ["*/*", "consolidated*"]
+"""The same weights again, in other layouts."""
 
 
 def fetch_repo(source: HubRepo) -> Path:
@@ -20,7 +22,11 @@ def fetch_repo(source: HubRepo) -> Path:
         raise ModelError("hf: references need huggingface_hub: pip install 'stageline[hub]'") from error
     name = f"hf:{source.repo}" + (f"@{source.revision}" if source.revision else "")
     try:
-        return Path(snapshot_download(source.repo, revision=source.revision, allow_patterns=list(PATTERNS)))
+        return Path(
+            snapshot_download(
+                source.repo, revision=source.revision, allow_patterns=WANTED, ignore_patterns=UNWANTED
+            )
+        )
     except LocalEntryNotFoundError as error:
         raise ModelError(
             f"{name} is not in the hub's cache and the hub cannot be reached ({_first_line(error)}). Go "

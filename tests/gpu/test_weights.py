@@ -96,6 +96,7 @@ def test_weights_may_be_written_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.model
+@pytest.mark.nightly  # 20 s of CPU time, most of it in that reader
 def test_the_default_model_against_transformers(model_card: ModelCard, model_path: Path) -> None:
     """Every tensor equals the one that transformers' own GGUF reader makes."""
     from transformers import AutoConfig, AutoModelForCausalLM
