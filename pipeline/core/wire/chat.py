@@ -7,6 +7,9 @@ from pipeline.messages import ChatMessage
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 """Accepted roles and what a template gets; OpenAI's `developer` is the newer word for `system`."""
 
+MAX_PIECES = 4096
+"""Messages and text parts of one request: each costs some microseconds of the loop that all streams share."""
+
 _NULL_ONLY: tuple[object, ...] = ()
 _NEUTRAL = {
     "name": _NULL_ONLY,
@@ -23,7 +26,14 @@ def parse_messages(value: object) -> list[ChatMessage]:
     """`messages` of a body. Raises RequestError that names the message by its index."""
     if not isinstance(value, list) or not value:
         raise wrong("messages", "a list of at least one message", value)
+    if len(value) > MAX_PIECES or len(value) + sum(map(_num_parts, value)) > MAX_PIECES:
+        raise wrong("messages", f"at most {MAX_PIECES} messages and text parts together", value)
     return [_message(index, item) for index, item in enumerate(value)]
+
+
+def _num_parts(item: object) -> int:
+    content = item.get("content") if isinstance(item, dict) else None
+    return len(content) if isinstance(content, list) else 0
 
 
 def _message(index: int, item: object) -> ChatMessage:

@@ -24,6 +24,7 @@ from pipeline.errors import RequestError
 from pipeline.messages import Completion
 from pipeline.stages.ingress.intake import Intake, LiveRequest
 from pipeline.stages.ingress.options import IngressOptions
+from pipeline.stages.ingress.patience import lose_silent_peer
 from pipeline.stages.ingress.replies import json_bytes
 
 Answer = CompletionAnswer | ChatAnswer
@@ -203,6 +204,7 @@ class HttpDoor:
         transport = request.transport
         if transport is None:
             raise ConnectionResetError("the client left before its answer began")
+        lose_silent_peer(transport, 2 * self._options.ping_interval_s)
         # HTTP/1.0 knows no chunks: there the body ends with the connection
         live.open(transport, is_chunked="Transfer-Encoding" in response.headers)
         return response

@@ -1,6 +1,7 @@
 """Patience: how long the server waits for a client to read."""
 
 import asyncio
+import socket
 
 _POLL_S = 0.02
 
@@ -16,3 +17,13 @@ async def until_read(transport: asyncio.Transport, max_unread_bytes: int, timeou
                 await asyncio.sleep(_POLL_S)
     except TimeoutError:
         transport.abort()
+
+
+def lose_silent_peer(transport: asyncio.Transport, timeout_s: float) -> None:
+    """Let the kernel drop the connection when bytes stay unacknowledged so long (RFC 5482, Linux).
+
+    A peer that vanished without a FIN would else hold its request until its buffer is full.
+    """
+    sock = transport.get_extra_info("socket")
+    if sock is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(timeout_s * 1000))

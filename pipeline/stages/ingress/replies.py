@@ -62,6 +62,8 @@ def replies(
             return _http_error(request, error)
         except Exception as error:
             log.error("request_failed", path=request.path, error=type(error).__name__, exc_info=True)
+            if request.writer.output_size and request.transport is not None:
+                request.transport.abort()  # an answer has begun: nothing sensible can follow
             return _error(SERVER_ERROR)
 
     def _error(error: RequestError) -> web.Response:

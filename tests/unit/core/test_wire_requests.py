@@ -292,6 +292,13 @@ def test_chat_refuses_messages(value: Any) -> None:
     assert error.param == "messages"
 
 
+def test_chat_bounds_messages_and_parts() -> None:
+    part = {"type": "text", "text": ""}
+    assert "4096" in refusal(chat, *[USER] * 4097).message
+    assert "4096" in refusal(chat, {"role": "user", "content": [part] * 4096}).message
+    assert chat({"role": "user", "content": [part] * 4095}).chat == [ChatMessage("user", "")]
+
+
 def test_chat_counts_all_text() -> None:
     half = {"role": "user", "content": "x" * 2049}
     assert refusal(chat, half, half).code == "prompt_too_large"

@@ -1,6 +1,7 @@
 """Raw sockets: clients that are old, slow, broken or malicious."""
 
 import asyncio
+import contextlib
 import socket
 from typing import Any
 
@@ -176,3 +177,32 @@ def _break(w: World) -> None:
         raise RuntimeError("broken")
 
     w.stage._intake._opens = type("Broken", (), {"post": broken})()
+
+
+@on_both_loops
+async def test_an_internal_fault_after_the_first_byte_only_ends_the_connection() -> None:
+    async with world(ping_interval_s=0.1) as w:
+        reader, writer = await connect(w, STREAM)
+        _, sink = await w.engine.next()
+        sink.delta("a", 1)
+        await reader.readuntil(b"\r\n\r\n")
+        sink.ping = None
+        rest = b""
+        with contextlib.suppress(ConnectionError):
+            rest = await reader.read()
+        assert b"HTTP/1.1" not in rest and b"server_error" not in rest
+        await w.engine.cancelled()
+        sink.done(completion(FinishReason.CANCELLED))
+        writer.close()
+
+
+@on_both_loops
+async def test_a_stream_is_lost_by_the_kernel_if_its_peer_is_silent() -> None:
+    async with world(ping_interval_s=2) as w:
+        reader, writer = await connect(w, STREAM)
+        await w.engine.answer()
+        await reader.readuntil(b"\r\n\r\n")
+        (handler,) = w.stage._runner.server.connections
+        sock = handler.transport.get_extra_info("socket")
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 4000
+        writer.close()
