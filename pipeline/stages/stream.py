@@ -200,7 +200,7 @@ class Stream(Stage[TextBatch | Open | Rejected, StreamOptions]):
     def _give_up(self, answer: Answer) -> None:
         answer.sink.error(
             RequestError(
-                f"The client has read nothing for {self.options.slow_client_s:g} s.",
+                f"The client reads too slowly: its buffer was full for {self.options.slow_client_s:g} s.",
                 status=408,
                 code="slow_client",
             )

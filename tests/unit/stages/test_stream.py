@@ -1,0 +1,380 @@
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from pipeline.errors import RequestError
+from pipeline.messages import (
+    SEGMENTS,
+    Cancel,
+    FinishReason,
+    Open,
+    Pause,
+    Rejected,
+    Resume,
+    SequenceTimes,
+    Started,
+    TextBatch,
+)
+from pipeline.runtime.testing import ManualClock
+from pipeline.runtime.trace import Point, Trace
+from pipeline.stages.stream import Stream, StreamOptions
+from tests.text_world import Sink, World
+
+NONE, STOP, LENGTH, CANCELLED, ERROR = FinishReason
+MS = 1_000_000
+LIMIT = 1024
+
+
+class StreamWorld(World):
+    """A streamer with one request, 1, and a clock set by hand."""
+
+    def __init__(self, *, reads: bool = True, **options: Any) -> None:
+        self.clock = ManualClock(1000 * MS)
+        self.trace = Trace()
+        super().__init__(Stream, StreamOptions(**options), clock=self.clock, trace=self.trace)
+        self.sink = Sink(reads=reads)
+
+    async def open(self, request_id: int = 1, sink: Sink | None = None) -> Sink:
+        sink = sink or self.sink
+        await self.stage.handle([Open(request_id, sink, self.clock.now_ns)])
+        return sink
+
+    async def rows(self, *rows: tuple[int, str, int, int], **fields: Any) -> None:
+        await self.stage.handle([texts(*rows, **fields)])
+
+    async def pass_time(self, ms: float) -> None:
+        """Move the clock, and let the timer look at it."""
+        self.clock.advance(int(ms * MS))
+        self.stage._on_timer()
+
+    def metric(self, line: str) -> bool:
+        return line in self.telemetry.render().decode().splitlines()
+
+
+def texts(*rows: tuple[int, str, int, int], **fields: Any) -> TextBatch:
+    columns = [[row[column] for row in rows] for column in range(4)]
+    defaults: dict[str, Any] = {
+        "started": [],
+        "times": [],
+        "elapsed_ns": (0,) * 6,
+        "token_sent_ns": 0,
+        "taken_ns": 0,
+        "sent_ns": 0,
+    }
+    return TextBatch(1, *columns, **(defaults | fields))
+
+
+def in_world(body: Callable[[StreamWorld], Awaitable[None]], **options: Any) -> None:
+    async def main() -> None:
+        world = StreamWorld(**options)
+        await world.open()
+        await body(world)
+        await world.stage.stop()
+
+    asyncio.run(main())
+
+
+# Merging ---------------------------------------------------------------------------------------------
+
+
+def test_the_first_token_goes_at_once_and_the_next_wait() -> None:
+    async def body(world: StreamWorld) -> None:
+        await world.rows((1, "a", 1, NONE))
+        await world.rows((1, "b", 1, NONE))
+        await world.rows((1, "c", 1, NONE))
+        assert world.sink.deltas == [("a", 1)]
+        await world.pass_time(19)
+        assert world.sink.deltas == [("a", 1)]
+        await world.pass_time(1)
+        assert world.sink.deltas == [("a", 1), ("bc", 2)]
+
+    in_world(body)
+
+
+def test_a_full_batch_goes_at_once() -> None:
+    async def body(world: StreamWorld) -> None:
+        for text in "abcde":
+            await world.rows((1, text, 1, NONE))
+        assert world.sink.deltas == [("a", 1), ("bcd", 3)]
+
+    in_world(body, flush_tokens=3)
+
+
+def test_a_slow_stream_never_waits() -> None:
+    async def body(world: StreamWorld) -> None:
+        for text in "abc":
+            await world.rows((1, text, 1, NONE))
+            world.clock.advance(21 * MS)
+        assert world.sink.deltas == [("a", 1), ("b", 1), ("c", 1)]
+
+    in_world(body)
+
+
+def test_tokens_without_text_are_counted_with_the_next_text() -> None:
+    async def body(world: StreamWorld) -> None:
+        for text in ("", "", "ď"):
+            await world.rows((1, text, 1, NONE))
+        assert world.sink.deltas == [("ď", 3)]
+
+    in_world(body)
+
+
+def test_one_timer_however_many_clients() -> None:
+    async def main() -> None:
+        world = StreamWorld()
+        loop, armed = asyncio.get_running_loop(), []
+        call_later = loop.call_later
+        loop.call_later = lambda *args: armed.append(args) or call_later(*args)  # type: ignore
+        sinks = [await world.open(i, Sink()) for i in range(256)]
+        await world.rows(*((i, "a", 1, NONE) for i in range(256)))
+        for text in "bc":
+            await world.rows(*((i, text, 1, NONE) for i in range(256)))
+        assert len(armed) == 1
+        await world.pass_time(20)
+        assert all(sink.deltas == [("a", 1), ("bc", 2)] for sink in sinks)
+        await world.stage.stop()
+
+    asyncio.run(main())
+
+
+def test_the_timer_is_set_for_the_earliest() -> None:
+    async def main() -> None:
+        world = StreamWorld()
+        early, late = await world.open(1, Sink()), await world.open(2, Sink())
+        await world.rows((1, "a", 1, NONE))
+        world.clock.advance(15 * MS)
+        await world.rows((2, "a", 1, NONE))
+        await world.rows((2, "b", 1, NONE))  # due in 20 ms
+        await world.rows((1, "b", 1, NONE))  # due in 5 ms
+        await world.pass_time(5)
+        assert (early.text, late.text) == ("ab", "a")
+        await world.pass_time(15)
+        assert late.text == "ab"
+        await world.stage.stop()
+
+    asyncio.run(main())
+
+
+def test_the_timer_runs_by_itself() -> None:
+    async def main() -> None:
+        world = World(Stream, StreamOptions(flush_ms=1))
+        is_written = asyncio.Event()
+
+        class Waking(Sink):
+            def delta(self, text: str, num_tokens: int) -> None:
+                super().delta(text, num_tokens)
+                if self.text == "ab":
+                    is_written.set()
+
+        await world.stage.handle([Open(1, Waking(), 0)])
+        await world.stage.handle([texts((1, "a", 1, NONE)), texts((1, "b", 1, NONE))])
+        async with asyncio.timeout(5):
+            await is_written.wait()
+        await world.stage.stop()
+
+    asyncio.run(main())
+
+
+# Endings ---------------------------------------------------------------------------------------------
+
+
+def test_the_terminal_row_writes_the_rest_and_ends() -> None:
+    async def body(world: StreamWorld) -> None:
+        await world.rows((1, "a", 1, NONE), started=[Started(1, 5, ())])
+        await world.rows((1, "b", 2, LENGTH))
+        assert world.sink.deltas == [("a", 1), ("b", 2)]
+        completion = world.sink.completion
+        assert completion.finish_reason is LENGTH
+        assert (completion.num_prompt_tokens, completion.num_output_tokens) == (5, 3)
+        assert world.stage.num_live == 0
+        assert world.metric('stageline_requests_total{finish_reason="length"} 1.0')
+        await world.rows((1, "late", 1, NONE))
+        assert world.sink.text == "ab"
+
+    in_world(body)
+
+
+def test_a_stop_token_without_text_is_counted_and_not_written() -> None:
+    async def body(world: StreamWorld) -> None:
+        await world.rows((1, "a", 1, NONE))
+        await world.rows((1, "", 1, STOP))
+        assert world.sink.deltas == [("a", 1)]
+        assert world.sink.completion.num_output_tokens == 2
+
+    in_world(body)
+
+
+def test_the_segments_are_the_whole_time() -> None:
+    async def body(world: StreamWorld) -> None:
+        arrived_ns = world.clock.now_ns
+        base_ns = (1, 2, 3, -40, 5, 6, 7, 8, 9, 0, 0, 0, 0)
+        elapsed_ns = (100, 200, 300, 400, 500, 600)
+        token_sent_ns = arrived_ns + sum(base_ns) + sum(elapsed_ns)
+        times = {
+            "token_sent_ns": token_sent_ns,
+            "taken_ns": token_sent_ns + 20,
+            "sent_ns": token_sent_ns + 50,
+        }
+        world.clock.now_ns = token_sent_ns + 90
+        await world.rows((1, "a", 1, STOP), times=[SequenceTimes(1, base_ns)], elapsed_ns=elapsed_ns, **times)
+        timings = world.sink.completion.timings
+        assert len(timings.segments_ns) == len(SEGMENTS)
+        assert timings.segments_ns == (1, 2, 3, 60, 205, 306, 407, 508, 609, 20, 30, 40, 0)
+        assert sum(timings.segments_ns) == timings.e2e_ns == timings.ttft_ns
+
+    in_world(body)
+
+
+def test_the_time_to_the_first_token_is_that_of_its_write() -> None:
+    async def body(world: StreamWorld) -> None:
+        world.clock.advance(3 * MS)
+        await world.rows((1, "", 1, NONE))
+        world.clock.advance(4 * MS)
+        await world.rows((1, "a", 1, NONE))
+        await world.rows((1, "b", 1, STOP))
+        assert world.sink.completion.timings.ttft_ns == 7 * MS
+        points = [(point[1], point[3]) for point in world.trace.points()]
+        assert points == [(Point.FIRST_TOKEN, 1), (Point.FINISHED, 1)]
+
+    in_world(body)
+
+
+def test_a_request_without_text_has_no_time_to_first_token() -> None:
+    async def body(world: StreamWorld) -> None:
+        await world.rows((1, "", 0, CANCELLED), started=[Started(1, 5, ())])
+        assert world.sink.completion.finish_reason is CANCELLED
+        assert world.sink.completion.timings.ttft_ns is None
+
+    in_world(body)
+
+
+def test_a_failed_request_ends_with_an_error() -> None:  # trap 62
+    async def body(world: StreamWorld) -> None:
+        await world.rows((1, "a", 1, NONE))
+        await world.rows((1, "", 0, ERROR))
+        assert isinstance(world.sink.ending, RequestError) and world.sink.ending.status == 500
+        assert world.metric('stageline_requests_total{finish_reason="error"} 1.0')
+
+    in_world(body)
+
+
+def test_a_rejection_is_the_answer() -> None:
+    async def body(world: StreamWorld) -> None:
+        await world.stage.handle([Rejected(1, "too long", 400, "prompt", "context_length_exceeded")])
+        error = world.sink.ending
+        assert isinstance(error, RequestError)
+        assert (error.message, error.status, error.param) == ("too long", 400, "prompt")
+        assert world.metric('stageline_rejected_total{code="context_length_exceeded"} 1.0')
+        await world.stage.handle([Rejected(1, "again", 400, None, None)])
+        assert world.stage.num_live == 0
+
+    in_world(body)
+
+
+def test_nobody_is_left_without_an_ending() -> None:
+    async def body(world: StreamWorld) -> None:
+        await world.rows((1, "a", 1, NONE))
+        await world.stage.stop()
+        await world.stage.stop()
+        assert isinstance(world.sink.ending, RequestError) and world.sink.ending.status == 503
+
+    in_world(body)
+
+
+# Slow clients (trap 64) ------------------------------------------------------------------------------
+
+SLOW = {"client_buffer_bytes": LIMIT, "slow_client_s": 1.0, "flush_ms": 10.0, "reads": False}
+
+
+async def fill(world: StreamWorld) -> None:
+    """Write more than the buffer may hold, and then some."""
+    await world.rows((1, "x" * (LIMIT + 1), 1, NONE))
+    world.clock.advance(20 * MS)
+    await world.rows((1, "b", 1, NONE))
+
+
+def test_a_client_that_does_not_read_is_paused_and_its_text_merged() -> None:
+    async def body(world: StreamWorld) -> None:
+        await fill(world)
+        for _ in range(3):
+            await world.rows((1, "c", 1, NONE))
+            await world.pass_time(10)
+        assert len(world.sink.deltas) == 1
+        assert await world.sent(Pause) == [Pause(1)]
+        assert await world.sent(Resume) == []
+
+    in_world(body, **SLOW)
+
+
+def test_when_it_has_read_it_gets_the_rest_and_goes_on() -> None:
+    async def body(world: StreamWorld) -> None:
+        await fill(world)
+        world.sink.buffered = LIMIT // 2 + 1
+        await world.pass_time(10)
+        assert len(world.sink.deltas) == 1
+        world.sink.buffered = LIMIT // 2
+        await world.pass_time(10)
+        assert world.sink.deltas[1:] == [("b", 1)]
+        assert await world.sent(Resume) == [Resume(1)]
+        world.clock.advance(20 * MS)
+        await world.rows((1, "c", 1, NONE))
+        assert world.sink.deltas[2:] == [("c", 1)]
+
+    in_world(body, **SLOW)
+
+
+def test_after_its_time_it_alone_is_cancelled() -> None:
+    async def body(world: StreamWorld) -> None:
+        other = await world.open(2, Sink())
+        await fill(world)
+        await world.pass_time(990)
+        assert world.sink.endings == []
+        await world.pass_time(10)
+        error = world.sink.ending
+        assert isinstance(error, RequestError) and (error.status, error.code) == (408, "slow_client")
+        assert await world.sent(Cancel) == [Cancel(1, CANCELLED)]
+        await world.rows((1, "late", 1, NONE), (2, "a", 1, NONE))
+        await world.rows((1, "", 0, CANCELLED), (2, "b", 1, STOP))
+        assert len(world.sink.endings) == 1 and "late" not in world.sink.text
+        assert other.text == "ab" and world.stage.num_live == 0
+        assert world.metric('stageline_requests_total{finish_reason="cancelled"} 1.0')
+
+    in_world(body, **SLOW)
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_an_ending_waits_for_the_client_but_not_for_ever(reads: bool) -> None:
+    async def body(world: StreamWorld) -> None:
+        await fill(world)
+        await world.rows((1, "c", 1, LENGTH))
+        draining = asyncio.create_task(world.stage.drain())
+        await asyncio.sleep(0)
+        assert world.sink.endings == [] and not draining.done()
+        if reads:
+            world.sink.buffered = 0
+        await world.pass_time(1000)
+        await draining
+        assert world.stage.num_live == 0
+        if reads:
+            assert world.sink.deltas[1:] == [("bc", 2)]
+            assert world.sink.completion.num_output_tokens == 3
+        else:
+            assert isinstance(world.sink.ending, RequestError)
+        assert await world.sent(Cancel) == await world.sent(Resume) == []
+
+    in_world(body, **SLOW)
+
+
+def test_an_ending_is_held_back_by_a_full_buffer_too() -> None:
+    async def body(world: StreamWorld) -> None:
+        await world.rows((1, "x" * (LIMIT + 1), 1, NONE))
+        await world.rows((1, "b", 1, STOP))
+        assert (len(world.sink.deltas), world.sink.endings) == (1, [])
+        assert await world.sent(Pause) == []  # there is nothing left to pause
+        world.sink.buffered = 0
+        await world.pass_time(10)
+        assert world.sink.completion.finish_reason is STOP
+
+    in_world(body, **SLOW)
