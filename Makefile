@@ -20,6 +20,7 @@ help:  ## List the tasks
 	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/:.*## /|/' | while IFS='|' read -r name text; do printf '  make %-9s %s\n' "$$name" "$$text"; done
 
 setup: .venv/.dev  ## Make .venv with everything, checks included
+	@echo '.venv is ready'
 
 serve: .venv/.run  ## Serve the default model, fetching it the first time
 	@exec $(BIN)/stageline serve $(ARGS)

@@ -21,6 +21,14 @@ class _ChromeTrace(msgspec.Struct):
     traceEvents: list[msgspec.Raw]
 
 
+class _Failure(msgspec.Struct):
+    message: str
+
+
+class _Failed(msgspec.Struct):
+    error: _Failure
+
+
 def register(commands: Commands) -> None:
     parser = commands.add_parser("trace", help="save a running server's trace for Perfetto")
     parser.add_argument("out", type=Path, metavar="OUT.json", help="the file to write")
@@ -55,12 +63,20 @@ def _get(url: str) -> bytes:
             body: bytes = response.read()
     except urllib.error.HTTPError as error:
         with error:
-            detail = error.read(500).decode("utf-8", "replace")
+            detail = _message(error.read()) or error.reason
         raise StagelineError(f"{url} answered {error.code}: {detail}") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or error
         raise StagelineError(f"no server at {url}: {reason}. Start one with `stageline serve`.") from error
     return body
+
+
+def _message(body: bytes) -> str | None:
+    """The server's own words, if the body has its error object."""
+    try:
+        return msgspec.json.decode(body, type=_Failed).error.message
+    except msgspec.MsgspecError:
+        return None
 
 
 def _seconds(text: str) -> float:

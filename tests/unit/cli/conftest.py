@@ -54,6 +54,8 @@ class FakeServer:
 
     async def _trace(self, request: web.Request) -> web.Response:
         self.queries.append(request.query_string)
+        if "4444" in request.query_string:
+            return web.json_response({"error": {"message": "last_s is wrong"}}, status=400)
         return web.Response(body=CHROME_TRACE)
 
     async def _other(self, _: web.Request) -> web.Response:

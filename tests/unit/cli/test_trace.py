@@ -27,7 +27,8 @@ def failure(capsys: pytest.CaptureFixture[str], *args: str) -> str:
 def test_failures_are_one_line(server: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(tmp_path / "out.json")
     assert "no server at http://127.0.0.1:9" in failure(capsys, out, "--url", "http://127.0.0.1:9")
-    assert "answered 404" in failure(capsys, out, "--url", f"{server.url}/nowhere")
+    assert "answered 404: Not Found" in failure(capsys, out, "--url", f"{server.url}/nowhere")
+    assert "answered 400: last_s is wrong" in failure(capsys, out, "--url", server.url, "--last-s", "4444")
     assert "did not send a trace" in failure(capsys, out, "--url", f"{server.url}/other")
     assert "must begin with http://" in failure(capsys, out, "--url", "file:///etc")
     assert "cannot be written" in failure(capsys, str(tmp_path), "--url", server.url)
