@@ -99,7 +99,7 @@ def test_no_file_knows_the_machine_it_was_written_on() -> None:
 
 
 def test_pages_that_are_named_exist() -> None:
-    """Links between pages, and every docs/PAGE.md that a text or a docstring names."""
+    """Links between pages, and every page under docs/ that a text or a docstring names."""
     missing = set()
     for path in text_files():
         text = path.read_text("utf-8", errors="replace")
