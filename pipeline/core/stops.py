@@ -16,18 +16,21 @@ class StopMatcher:
         stops: at least one, none empty.
     """
 
-    __slots__ = ("_held", "_stops", "is_stopped")
+    __slots__ = ("_firsts", "_held", "_stops", "is_stopped")
 
     def __init__(self, stops: Sequence[str]) -> None:
         if not stops or not all(stops):
             raise ValueError("stop strings must not be empty")
         self._stops = tuple(stops)
+        self._firsts = frozenset(stop[0] for stop in stops)
         self._held = ""
         self.is_stopped = False
         """A stop string was found: `push` has returned the last of the text."""
 
     def push(self, text: str) -> str:
         """What may be shown now. It ends before the stop string when one is found."""
+        if not self._held and self._firsts.isdisjoint(text):
+            return text  # most of the time: nothing held, and no stop string begins here
         text = self._held + text
         end = self._find(text)
         if end >= 0:
