@@ -28,7 +28,13 @@ def register(commands: Commands) -> None:
     parser.add_argument("--url", default=DEFAULT_URL, help="the server (default %(default)s)")
     parser.add_argument("--system", metavar="TEXT", help="how the model should behave")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="longest answer (default: what fits)")
-    parser.add_argument("--temperature", type=_finite, metavar="T", help="0 always takes the likeliest token")
+    parser.add_argument(
+        "--temperature",
+        type=_finite,
+        default=0.3,  # what small models need to stay on the subject; the server's own default is 1
+        metavar="T",
+        help="0 always takes the likeliest token (default %(default)s)",
+    )
     parser.add_argument("--top-p", type=_finite, metavar="P", help="take from the likeliest tokens of sum P")
     parser.add_argument("--top-k", type=int, metavar="K", help="take from the K likeliest tokens")
     parser.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same answer")
