@@ -1,9 +1,40 @@
 """Reports: what a bench found, as rich tables. docs/benchmarks.md says what the columns mean."""
 
+from collections.abc import Sequence
+
 from rich.console import Group
 from rich.table import Table
 
+from pipeline.bench.encoding import EncodingRate
+from pipeline.bench.stand import StageResult
 from pipeline.bench.whole import WholeResult
+
+
+def stage_report(result: StageResult, encodings: Sequence[EncodingRate] = ()) -> Group:
+    """One stage's figures; `encodings` compares ways to tokenize, the first is the measure of the others."""
+    table = _table(result.stage, "what", "value")
+    rows = {
+        "class": result.use,
+        "messages": f"{result.messages:,}",
+        "rows": f"{result.rows:,}",
+        "us per message, p50": f"{result.p50_us:,.1f}",
+        "us per message, p99": f"{result.p99_us:,.1f}",
+        "us per row": f"{result.us_per_row:,.2f}",
+        "messages/s": f"{result.messages_per_s:,.0f}",
+        "rows/s": f"{result.rows_per_s:,.0f}",
+        "wake-ups per message": f"{result.wakeups / result.messages:.2f}",
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return Group(table, _encodings(encodings)) if encodings else Group(table)
+
+
+def _encodings(rates: Sequence[EncodingRate]) -> Table:
+    table = _table("Batched against single", "how", "prompts/s", "tokens/s", "ratio")
+    for rate in rates:
+        ratio = rate.tokens_per_s / rates[0].tokens_per_s
+        table.add_row(rate.how, f"{rate.prompts_per_s:,.0f}", f"{rate.tokens_per_s:,.0f}", f"{ratio:.2f}")
+    return table
 
 
 def whole_report(result: WholeResult) -> Group:

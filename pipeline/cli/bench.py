@@ -4,22 +4,60 @@ import argparse
 import asyncio
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import uvloop
+from msgspec.structs import replace
 from rich.console import Console
 
-from pipeline.bench.report import whole_report
+from pipeline import assemble
+from pipeline.bench.encoding import EncodingRate, by_stage, one_by_one
+from pipeline.bench.feeds import Requests, feed_for
+from pipeline.bench.report import stage_report, whole_report
+from pipeline.bench.samples import Load
+from pipeline.bench.stand import bench_stage, build_stand
 from pipeline.bench.whole import WholeSettings, measure
+from pipeline.checkpoint import load_card
+from pipeline.checkpoint.fake import byte_card
 from pipeline.cli import Commands
+from pipeline.config import load, override
+from pipeline.runtime.bridge import RunnerFactory
+from pipeline.runtime.testing import DEFAULT_CAPACITY, FakeRunner
+from pipeline.topology import NODES
+
+STAGES = [node.name for node in NODES]
+DEFAULT_STEPS = {"execute": 50}
+"""For a stage that takes long over a message."""
 
 
 def register(commands: Commands) -> None:
     """Add the command, with one sub-command per thing to measure."""
     parser = commands.add_parser("bench", help="measure one stage, or the whole pipeline")
     benches = parser.add_subparsers(metavar="WHAT", required=True)
+    for stage in STAGES:
+        _register_stage(benches, stage)
     _register_whole(benches)
+
+
+def _register_stage(benches: Commands, stage: str) -> None:
+    parser = benches.add_parser(stage, help=f"{stage} alone, as the configuration names it")
+    parser.add_argument(
+        "--rows", type=_count, default=64, metavar="N", help="rows a step (default %(default)s)"
+    )
+    parser.add_argument(
+        "--steps",
+        type=_count,
+        default=DEFAULT_STEPS.get(stage, 2000),
+        metavar="N",
+        help="messages to measure (default %(default)s)",
+    )
+    parser.add_argument("--model", metavar="REF", help="model reference; default: the config's")
+    parser.add_argument(
+        "--fake", action="store_true", help="a byte tokenizer and a runner that costs nothing"
+    )
+    _add_common(parser)
+    parser.set_defaults(run=run_stage, stage=stage)
 
 
 def _register_whole(benches: Commands) -> None:
@@ -47,6 +85,29 @@ def _register_whole(benches: Commands) -> None:
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, metavar="FILE", help="default: ./config.toml if there is one")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+
+
+def run_stage(args: argparse.Namespace) -> int:
+    """Measure one stage and print its figures."""
+    config = override(load(args.config), model=args.model)
+    blueprint = assemble.check(config)
+    card = byte_card() if args.fake else load_card(config.model.reference)
+    sample_load = Load.of(card, args.rows)
+    feed = feed_for(args.stage, sample_load)
+    stand = build_stand(blueprint, args.stage, card, _fake_runner(args.rows) if args.fake else None)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        result = runner.run(bench_stage(stand, feed, args.stage, args.steps))
+    encodings: list[EncodingRate] = []
+    if isinstance(feed, Requests):
+        encodings = [one_by_one(card, sample_load, args.steps), by_stage(result, feed)]
+    values = result.as_dict() | ({"encodings": encodings} if encodings else {})
+    _show(args, values, stage_report(result, encodings))
+    return 0
+
+
+def _fake_runner(num_rows: int) -> RunnerFactory:
+    capacity = replace(DEFAULT_CAPACITY, max_num_seqs=num_rows, num_blocks=max(4096, 32 * num_rows))
+    return RunnerFactory(lambda: cast(Any, FakeRunner(capacity)))
 
 
 def run_whole(args: argparse.Namespace) -> int:
