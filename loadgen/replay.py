@@ -73,8 +73,8 @@ async def replay(options: Options, console: Console) -> int:
 async def _prompts(options: Options, text: Text, client: Client, console: Console) -> Prompts:
     if options.tokens_per_word is not None:
         return calibrate.by_rate(text, options.tokens_per_word, options.seed)
-    with console.status("measuring the prompts' text in the server's own tokens"):
-        return await calibrate.calibrated(text, client, options.seed, options.timeout_s)
+    console.print("measuring the prompts' text: up to 26 requests of one output token")
+    return await calibrate.calibrated(text, client, options.seed, options.timeout_s)
 
 
 async def _watched(run: OpenLoop, clock: RunClock, lags_s: list[float], console: Console) -> None:
