@@ -77,7 +77,7 @@ def _lines(summary: Summary, trace: Trace, workload: Workload) -> Iterator[str]:
     """What stands above the table."""
     yield _requests_line(summary)
     for reason, count in summary.failures.items():
-        yield f"  [red]failed {escape(reason)}: {count}[/]"
+        yield f"  [red]failed {escape(reason)}: {count}[/], first: {escape(summary.failure_examples[reason])}"
     yield _trace_line(trace, workload)
     for note in trace.notes:
         yield f"  note: {escape(note)}"

@@ -48,6 +48,8 @@ class Summary(msgspec.Struct, frozen=True):
     num_sent: int
     num_finished: int
     failures: dict[str, int]
+    failure_examples: dict[str, str]
+    """The first message of each reason."""
     wall_s: float
     """First intended send to the last end of a request."""
     input: Lengths
@@ -74,6 +76,7 @@ def summarise(
 ) -> Summary:
     """`records` of the requests that were sent, all ended; latencies are of the finished ones."""
     finished = [record for record in records if record.failure is None]
+    failures = [record.failure for record in records if record.failure is not None]
     wall_s = max((record.closed_s or 0.0 for record in records), default=0.0)
     lateness, lag = spread(record.lateness_s for record in records), spread(lags_s)
     input_, output = _input(finished), _output(finished)
@@ -81,7 +84,8 @@ def summarise(
         num_planned=num_planned,
         num_sent=len(records),
         num_finished=len(finished),
-        failures=dict(Counter(r.failure.reason for r in records if r.failure).most_common()),
+        failures=dict(Counter(failure.reason for failure in failures).most_common()),
+        failure_examples={failure.reason: failure.message for failure in reversed(failures)},
         wall_s=wall_s,
         input=input_,
         output=output,

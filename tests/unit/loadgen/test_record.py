@@ -69,6 +69,7 @@ def test_the_summary_counts_failures_and_rates_finished_requests_only() -> None:
     bad.fail("http_429", "full")
     summary = summarise([good, bad], 3, 0.1, [0.001], parse_slo("ttft=600,tpot=1s"))
     assert (summary.num_planned, summary.num_sent, summary.num_finished) == (3, 2, 1)
+    assert summary.failure_examples == {"http_429": "full"}
     assert summary.failures == {"http_429": 1} and summary.wall_s == 4.0
     assert summary.output_tokens_per_s == 1.0 and summary.input_tokens_per_s == 7 / 4
     assert summary.output.planned == 5 and summary.output.actual == 4 and summary.output.num_off == 1
