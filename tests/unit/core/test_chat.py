@@ -56,6 +56,15 @@ def test_output_is_bounded() -> None:
     assert "100 characters" in refusal(source, user("abc"), max_chars=100).message
 
 
+def test_rendering_ends_where_the_bound_is() -> None:
+    calls: list[str] = []
+    source = "{% for i in range(1000) %}{{ strftime_now('x') }}{% endfor %}"
+    endless = ChatTemplate(source, {}, lambda form: calls.append(form) or form, 10)  # type: ignore[func-returns-value]
+    with pytest.raises(RequestError, match="10 characters"):
+        endless.render(user("a"))
+    assert len(calls) < 20
+
+
 @pytest.mark.parametrize(
     ("source", "expected"),
     [

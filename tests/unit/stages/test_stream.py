@@ -157,6 +157,20 @@ def test_the_timer_is_set_for_the_earliest() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("row", [(1, "c" * 9, 9, NONE), (1, "c", 1, STOP)])
+def test_no_timer_is_left_when_nothing_waits(row: tuple[int, str, int, int]) -> None:
+    async def body(world: StreamWorld) -> None:
+        await world.rows((1, "a", 1, NONE))
+        await world.rows((1, "b", 1, NONE))  # waits
+        await world.rows(row)  # takes it along
+        assert world.sink.text == "ab" + row[1]
+        assert not world.stage._waiting
+        await world.pass_time(20)
+        assert world.stage._timer is None
+
+    in_world(body, flush_tokens=9)
+
+
 def test_the_timer_runs_by_itself() -> None:
     async def main() -> None:
         world = World(Stream, StreamOptions(flush_ms=1))
@@ -225,6 +239,23 @@ def test_the_segments_are_the_whole_time() -> None:
         assert sum(timings.segments_ns) == timings.e2e_ns == timings.ttft_ns
 
     in_world(body)
+
+
+def test_the_time_of_the_last_write_is_part_of_it() -> None:
+    async def main() -> None:
+        world = StreamWorld()
+
+        class Slow(Sink):
+            def delta(self, text: str, num_tokens: int) -> None:
+                world.clock.advance(7)
+
+        sink = await world.open(1, Slow())
+        now = world.clock.now_ns
+        await world.rows((1, "a", 1, STOP), token_sent_ns=now, taken_ns=now, sent_ns=now)
+        timings = sink.completion.timings
+        assert timings.segments_ns[-1] == sum(timings.segments_ns) == timings.e2e_ns == 7
+
+    asyncio.run(main())
 
 
 def test_the_time_to_the_first_token_is_that_of_its_write() -> None:
