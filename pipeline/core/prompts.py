@@ -47,22 +47,25 @@ class PromptEncoder:
         }
         self._tokenizer = tokenizer
 
-    def encode_plain(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of texts as they are, with the BOS token if the tokenizer adds one."""
-        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=True)
-        return [self._checked(encoding, *self._affixes) for encoding in encodings]
+    def encode(self, texts: Sequence[str], *, is_rendered: bool) -> list[Encoding]:
+        """Encode texts as they are, with the BOS token if the tokenizer adds one, or those `render` made, in
+        which the template has written it. A result's length is final; its ids are had from `ids_of`.
+        """
+        return self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=not is_rendered)
 
-    def encode_rendered(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of what `render` returned. The template has written a BOS token if there is to be one."""
-        special_of = self._special_of
-        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [
-            [special_of.get(token_id, token_id) for token_id in self._checked(encoding, 0, 0)]
-            for encoding in encodings
-        ]
+    def ids_of(self, encoding: Encoding, *, is_rendered: bool) -> list[int]:
+        """The token ids. RequestError if the vocabulary itself holds a marker, and one was made of text."""
+        ids = encoding.ids
+        num_before, num_after = (0, 0) if is_rendered else self._affixes
+        if not self._forbidden.isdisjoint(ids[num_before : len(ids) - num_after]):
+            raise RequestError("The text holds a control token of this model.", code="control_token")
+        if is_rendered:
+            special_of = self._special_of
+            return [special_of.get(token_id, token_id) for token_id in ids]
+        return ids
 
     def render(self, template: ChatTemplate, messages: Sequence[ChatMessage]) -> str:
-        """The conversation as text for `encode_rendered`: aliases where the template wrote markers."""
+        """The conversation as text for `encode`: aliases where the template wrote markers."""
         hidden = _Placeholders([template.source, *(message.content for message in messages)])
         text = template.render(
             [ChatMessage(message.role, self._hide(message.content, hidden)) for message in messages]
@@ -76,13 +79,6 @@ class PromptEncoder:
             if marker in content:
                 content = content.replace(marker, hidden.placeholder(marker))
         return self._edges.hide(content, hidden)
-
-    def _checked(self, encoding: Encoding, num_before: int, num_after: int) -> list[int]:
-        """The encoding's ids, if a model whose plain vocabulary holds markers has not made one of text."""
-        ids = encoding.ids
-        if not self._forbidden.isdisjoint(ids[num_before : len(ids) - num_after]):
-            raise RequestError("The text holds a control token of this model.", code="control_token")
-        return ids
 
 
 class _Placeholders:

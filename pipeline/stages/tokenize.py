@@ -9,9 +9,11 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Annotated, NamedTuple, TypeVar
 
 import msgspec
+from tokenizers import Encoding
 
 from pipeline.checkpoint.card import ModelCard
 from pipeline.core.admission import fit
@@ -102,6 +104,10 @@ class Tokenize(Stage[GenerateRequest, TokenizeOptions]):
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
 
+Prompt = str | Encoding | list[int] | Exception
+"""A request's prompt on its way: text, then an encoding, or token ids from the start, or what is wrong."""
+
+
 class Encoded(NamedTuple):
     token_ids: list[int]
     max_tokens: int
@@ -128,11 +134,10 @@ class BatchEncoder:
 
     def encode(self, requests: Sequence[GenerateRequest]) -> list[Encoded | Exception]:
         """One outcome per request: what is sent on, or why the request is refused."""
-        prompts = [_attempt(self._read, request) for request in requests]
-        plain = [i for i, request in enumerate(requests) if request.chat is None]
-        chats = [i for i, request in enumerate(requests) if request.chat is not None]
-        self._encode_into(prompts, plain, self._encoder.encode_plain)
-        self._encode_into(prompts, chats, self._encoder.encode_rendered)
+        prompts: list[Prompt] = [_attempt(self._read, request) for request in requests]
+        for is_chat in (False, True):
+            indices = [i for i, request in enumerate(requests) if (request.chat is not None) == is_chat]
+            self._encode_texts(prompts, indices, is_chat)
         return [
             prompt if isinstance(prompt, Exception) else _attempt(self._admit, request, prompt)
             for request, prompt in zip(requests, prompts, strict=True)
@@ -166,34 +171,33 @@ class BatchEncoder:
         _check_bytes(texts, self._options.max_prompt_bytes, "messages")
         return self._encoder.render(self._template, messages)
 
-    def _encode_into(
-        self,
-        prompts: list[str | list[int] | Exception],
-        indices: list[int],
-        encode: Callable[[list[str]], list[list[int]]],
-    ) -> None:
-        """Replace the texts among prompts[indices] by their ids, or by what is wrong with each."""
+    def _encode_texts(self, prompts: list[Prompt], indices: list[int], is_rendered: bool) -> None:
+        """Replace the texts among prompts[indices] by their encodings, or by what is wrong with each."""
         texts = {i: text for i in indices if isinstance(text := prompts[i], str)}
         if not texts:
             return
-        encoded = _attempt(encode, list(texts.values()))
-        if isinstance(encoded, Exception):  # find out whose fault it is
+        encode = partial(self._encoder.encode, is_rendered=is_rendered)
+        encodings = _attempt(encode, list(texts.values()))
+        if isinstance(encodings, Exception):  # find out whose fault it is
             for i, text in texts.items():
                 single = _attempt(encode, [text])
                 prompts[i] = single if isinstance(single, Exception) else single[0]
         else:
-            for i, token_ids in zip(texts, encoded, strict=True):
-                prompts[i] = token_ids
+            for i, encoding in zip(texts, encodings, strict=True):
+                prompts[i] = encoding
 
-    def _admit(self, request: GenerateRequest, token_ids: list[int]) -> Encoded:
-        max_tokens = fit(
-            len(token_ids),
+    def _admit(self, request: GenerateRequest, prompt: Encoding | list[int]) -> Encoded:
+        is_chat = request.chat is not None
+        max_tokens = fit(  # first, for the ids of a text that is far too long would take a while to make
+            len(prompt),
             request.sampling.max_tokens,
             self._max_model_len,
             self._options.default_max_tokens,
-            param="prompt" if request.chat is None else "messages",
+            param="messages" if is_chat else "prompt",
         )
-        return Encoded(token_ids, max_tokens)
+        if isinstance(prompt, Encoding):
+            prompt = self._encoder.ids_of(prompt, is_rendered=is_chat)
+        return Encoded(prompt, max_tokens)
 
 
 def _template(card: ModelCard, max_chars: int) -> ChatTemplate | None:

@@ -147,8 +147,8 @@ evil = st.lists(st.sampled_from(["<|over|>", "<|", "over", "|>", "<", ">", "|", 
 @given(st.lists(evil.map("".join), min_size=1, max_size=4))
 def test_no_text_becomes_a_control_token(contents: list[str]) -> None:
     messages = [ChatMessage("user", content) for content in contents]
-    (token_ids,) = ENCODER.encode_rendered([ENCODER.render(TEMPLATE, messages)])
-    assert token_ids == [*"".join(contents).encode(), 258]
+    (encoding,) = ENCODER.encode([ENCODER.render(TEMPLATE, messages)], is_rendered=True)
+    assert ENCODER.ids_of(encoding, is_rendered=True) == [*"".join(contents).encode(), 258]
 
 
 # The two stages --------------------------------------------------------------------------------------

@@ -31,8 +31,14 @@ def chat(*contents: str) -> list[ChatMessage]:
 
 def encode(tokenizer: Tokenizer, template: ChatTemplate, messages: list[ChatMessage]) -> list[int]:
     encoder = PromptEncoder(tokenizer)
-    (token_ids,) = encoder.encode_rendered([encoder.render(template, messages)])
-    return token_ids
+    (encoding,) = encoder.encode([encoder.render(template, messages)], is_rendered=True)
+    return encoder.ids_of(encoding, is_rendered=True)
+
+
+def encode_plain(tokenizer: Tokenizer, text: str) -> list[int]:
+    encoder = PromptEncoder(tokenizer)
+    (encoding,) = encoder.encode([text], is_rendered=False)
+    return encoder.ids_of(encoding, is_rendered=False)
 
 
 def hugging_face(
@@ -134,8 +140,7 @@ def test_added_tokens_that_are_not_special_stay_tokens() -> None:
 
 
 def test_a_plain_prompt_gets_one_bos_and_no_other_special_token() -> None:  # trap 37
-    encoder = PromptEncoder(byte_fallback_tokenizer())
-    first, second = encoder.encode_plain(["<s>a</s>", ""])
+    first, second = (encode_plain(byte_fallback_tokenizer(), text) for text in ("<s>a</s>", ""))
     assert (first[0], first.count(1), first.count(2)) == (1, 1, 0)
     assert second == [1]
     assert byte_fallback_tokenizer().decode(first) == "<s>a</s>"
@@ -145,10 +150,9 @@ def test_a_vocabulary_that_holds_its_markers_as_plain_text_cannot_be_tricked() -
     """Unigram finds "</s>" in its own vocabulary, whatever is said of special tokens."""
     tokenizer = Tokenizer(models.Unigram([("</s>", -1.0), ("a", -1.0), ("b", -1.0)], unk_id=1))
     tokenizer.add_special_tokens(["</s>"])
-    encoder = PromptEncoder(tokenizer)
-    assert encoder.encode_plain(["ab"]) == [[1, 2]]
+    assert encode_plain(tokenizer, "ab") == [1, 2]
     with pytest.raises(RequestError, match="control token"):
-        encoder.encode_plain(["a</s>"])
+        encode_plain(tokenizer, "a</s>")
 
 
 def test_a_tokenizer_without_special_tokens() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 from structlog.testing import capture_logs
+from tokenizers import Encoding
 
 from pipeline.checkpoint.card import ModelCard
 from pipeline.checkpoint.fake import byte_card
@@ -157,20 +158,26 @@ def test_a_model_without_template_says_so() -> None:
 
 
 def test_a_fault_in_encoding_is_that_one_request_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    encode_plain = PromptEncoder.encode_plain
+    encode = PromptEncoder.encode
 
-    def faulty(encoder: PromptEncoder, texts: Sequence[str]) -> list[list[int]]:
+    def faulty(encoder: PromptEncoder, texts: Sequence[str], *, is_rendered: bool) -> list[Encoding]:
         if "secret" in texts:
             raise ValueError("secret")
-        return encode_plain(encoder, texts)
+        return encode(encoder, texts, is_rendered=is_rendered)
 
-    monkeypatch.setattr(PromptEncoder, "encode_plain", faulty)
+    monkeypatch.setattr(PromptEncoder, "encode", faulty)
     with capture_logs() as logs:
         got = answers([request(1, "a"), request(2, "secret"), request(3, "b")])
     assert (rejected(got[2]).status, rejected(got[2]).code) == (500, "internal_error")
     assert tokenized(got[1]).token_ids == [*b"a"] and tokenized(got[3]).token_ids == [*b"b"]
     assert [log["request_id"] for log in logs] == [2]
     assert "secret" not in str(logs) + rejected(got[2]).message
+
+
+def test_a_text_far_too_long_is_refused_before_its_ids_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PromptEncoder, "ids_of", None)
+    (message,) = answers([request(1, "x" * 100_000)]).values()
+    assert rejected(message).code == "context_length_exceeded"
 
 
 def test_a_longer_length_than_the_model_s_is_refused_at_start() -> None:
@@ -180,13 +187,13 @@ def test_a_longer_length_than_the_model_s_is_refused_at_start() -> None:
 
 def test_encoding_is_off_the_loop_and_once_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[str, int]] = []
-    encode_plain = PromptEncoder.encode_plain
+    encode = PromptEncoder.encode
 
-    def watched(encoder: PromptEncoder, texts: Sequence[str]) -> list[list[int]]:
+    def watched(encoder: PromptEncoder, texts: Sequence[str], *, is_rendered: bool) -> list[Encoding]:
         calls.append((threading.current_thread().name, len(texts)))
-        return encode_plain(encoder, texts)
+        return encode(encoder, texts, is_rendered=is_rendered)
 
-    monkeypatch.setattr(PromptEncoder, "encode_plain", watched)
+    monkeypatch.setattr(PromptEncoder, "encode", watched)
     answers([request(i, "a") for i in range(40)])
     assert [size for _, size in calls] == [16, 16, 8]
     assert {name for name, _ in calls} == {"stage_0"}
