@@ -1,79 +1,22 @@
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 
 from pipeline.errors import RequestError
 from pipeline.messages import (
     SEGMENTS,
-    Cancel,
     FinishReason,
     Open,
-    Pause,
     Rejected,
-    Resume,
     SequenceTimes,
     Started,
-    TextBatch,
 )
-from pipeline.runtime.testing import ManualClock
-from pipeline.runtime.trace import Point, Trace
+from pipeline.runtime.trace import Point
 from pipeline.stages.stream import Stream, StreamOptions
 from tests.text_world import Sink, World
+from tests.unit.stages.stream_world import MS, StreamWorld, in_world, texts
 
 NONE, STOP, LENGTH, CANCELLED, ERROR = FinishReason
-MS = 1_000_000
-LIMIT = 1024
-
-
-class StreamWorld(World):
-    """A streamer with one request, 1, and a clock set by hand."""
-
-    def __init__(self, *, reads: bool = True, **options: Any) -> None:
-        self.clock = ManualClock(1000 * MS)
-        self.trace = Trace()
-        super().__init__(Stream, StreamOptions(**options), clock=self.clock, trace=self.trace)
-        self.sink = Sink(reads=reads)
-
-    async def open(self, request_id: int = 1, sink: Sink | None = None) -> Sink:
-        sink = sink or self.sink
-        await self.stage.handle([Open(request_id, sink, self.clock.now_ns)])
-        return sink
-
-    async def rows(self, *rows: tuple[int, str, int, int], **fields: Any) -> None:
-        await self.stage.handle([texts(*rows, **fields)])
-
-    async def pass_time(self, ms: float) -> None:
-        """Move the clock, and let the timer look at it."""
-        self.clock.advance(int(ms * MS))
-        self.stage._on_timer()
-
-    def metric(self, line: str) -> bool:
-        return line in self.telemetry.render().decode().splitlines()
-
-
-def texts(*rows: tuple[int, str, int, int], **fields: Any) -> TextBatch:
-    columns = [[row[column] for row in rows] for column in range(4)]
-    defaults: dict[str, Any] = {
-        "started": [],
-        "times": [],
-        "elapsed_ns": (0,) * 6,
-        "token_sent_ns": 0,
-        "taken_ns": 0,
-        "sent_ns": 0,
-    }
-    return TextBatch(1, *columns, **(defaults | fields))
-
-
-def in_world(body: Callable[[StreamWorld], Awaitable[None]], **options: Any) -> None:
-    async def main() -> None:
-        world = StreamWorld(**options)
-        await world.open()
-        await body(world)
-        await world.stage.stop()
-
-    asyncio.run(main())
 
 
 # Merging ---------------------------------------------------------------------------------------------
@@ -312,100 +255,3 @@ def test_nobody_is_left_without_an_ending() -> None:
         assert isinstance(world.sink.ending, RequestError) and world.sink.ending.status == 503
 
     in_world(body)
-
-
-# Slow clients (trap 64) ------------------------------------------------------------------------------
-
-SLOW = {"client_buffer_bytes": LIMIT, "slow_client_s": 1.0, "flush_ms": 10.0, "reads": False}
-
-
-async def fill(world: StreamWorld) -> None:
-    """Write more than the buffer may hold, and then some."""
-    await world.rows((1, "x" * (LIMIT + 1), 1, NONE))
-    world.clock.advance(20 * MS)
-    await world.rows((1, "b", 1, NONE))
-
-
-def test_a_client_that_does_not_read_is_paused_and_its_text_merged() -> None:
-    async def body(world: StreamWorld) -> None:
-        await fill(world)
-        for _ in range(3):
-            await world.rows((1, "c", 1, NONE))
-            await world.pass_time(10)
-        assert len(world.sink.deltas) == 1
-        assert await world.sent(Pause) == [Pause(1)]
-        assert await world.sent(Resume) == []
-
-    in_world(body, **SLOW)
-
-
-def test_when_it_has_read_it_gets_the_rest_and_goes_on() -> None:
-    async def body(world: StreamWorld) -> None:
-        await fill(world)
-        world.sink.buffered = LIMIT // 2 + 1
-        await world.pass_time(10)
-        assert len(world.sink.deltas) == 1
-        world.sink.buffered = LIMIT // 2
-        await world.pass_time(10)
-        assert world.sink.deltas[1:] == [("b", 1)]
-        assert await world.sent(Resume) == [Resume(1)]
-        world.clock.advance(20 * MS)
-        await world.rows((1, "c", 1, NONE))
-        assert world.sink.deltas[2:] == [("c", 1)]
-
-    in_world(body, **SLOW)
-
-
-def test_after_its_time_it_alone_is_cancelled() -> None:
-    async def body(world: StreamWorld) -> None:
-        other = await world.open(2, Sink())
-        await fill(world)
-        await world.pass_time(990)
-        assert world.sink.endings == []
-        await world.pass_time(10)
-        error = world.sink.ending
-        assert isinstance(error, RequestError) and (error.status, error.code) == (408, "slow_client")
-        assert await world.sent(Cancel) == [Cancel(1, CANCELLED)]
-        await world.rows((1, "late", 1, NONE), (2, "a", 1, NONE))
-        await world.rows((1, "", 0, CANCELLED), (2, "b", 1, STOP))
-        assert len(world.sink.endings) == 1 and "late" not in world.sink.text
-        assert other.text == "ab" and world.stage.num_live == 0
-        assert world.metric('stageline_requests_total{finish_reason="cancelled"} 1.0')
-
-    in_world(body, **SLOW)
-
-
-@pytest.mark.parametrize("reads", [True, False])
-def test_an_ending_waits_for_the_client_but_not_for_ever(reads: bool) -> None:
-    async def body(world: StreamWorld) -> None:
-        await fill(world)
-        await world.rows((1, "c", 1, LENGTH))
-        draining = asyncio.create_task(world.stage.drain())
-        await asyncio.sleep(0)
-        assert world.sink.endings == [] and not draining.done()
-        if reads:
-            world.sink.buffered = 0
-        await world.pass_time(1000)
-        await draining
-        assert world.stage.num_live == 0
-        if reads:
-            assert world.sink.deltas[1:] == [("bc", 2)]
-            assert world.sink.completion.num_output_tokens == 3
-        else:
-            assert isinstance(world.sink.ending, RequestError)
-        assert await world.sent(Cancel) == await world.sent(Resume) == []
-
-    in_world(body, **SLOW)
-
-
-def test_an_ending_is_held_back_by_a_full_buffer_too() -> None:
-    async def body(world: StreamWorld) -> None:
-        await world.rows((1, "x" * (LIMIT + 1), 1, NONE))
-        await world.rows((1, "b", 1, STOP))
-        assert (len(world.sink.deltas), world.sink.endings) == (1, [])
-        assert await world.sent(Pause) == []  # there is nothing left to pause
-        world.sink.buffered = 0
-        await world.pass_time(10)
-        assert world.sink.completion.finish_reason is STOP
-
-    in_world(body, **SLOW)
