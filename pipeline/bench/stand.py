@@ -30,6 +30,8 @@ from pipeline.topology import LINKS, NODES
 
 _TRACE_POINTS = 1 << 20
 _SINK_BOUND = 64
+WARM_UP = 10
+"""Messages; so many steps take in the prompts of all rows."""
 
 
 class Feed(ABC):
@@ -138,10 +140,10 @@ def build_stand(blueprint: Blueprint, name: str, card: ModelCard, runner: Runner
 
 
 async def bench_stage(stand: Stand, feed: Feed, name: str, num_messages: int) -> StageResult:
-    """Warm up with a tenth of the messages, then measure them all. Raises StageCrashed."""
+    """Warm up, with a tenth of the messages at least, then measure them all. Raises StageCrashed."""
     try:
         async with _running(stand, feed):
-            await feed.send(stand, max(num_messages // 10, 1))
+            await feed.send(stand, max(num_messages // 10, WARM_UP))
             before, rows, since_ns = stand.inbox.stats(), feed.num_rows, perf_counter_ns()
             await feed.send(stand, num_messages)
             seconds = (perf_counter_ns() - since_ns) / 1e9

@@ -93,30 +93,34 @@ class _Mark(NamedTuple):
 
 async def measure(settings: WholeSettings) -> WholeResult:
     """Start the server, load it, take it down. Raises ConfigError, StagelineError if it does not start."""
-    divided = cores.split()
-    if divided is not None:
-        cores.keep_to(divided[1])
+    division = cores.divide()
     server = ServerSettings(
         _capacity(settings),
         settings.config,
         settings.stream_options,
-        sorted(divided[0]) if divided else None,
+        sorted(division.server) if division else None,
         settings.profile,
     )
     blueprint_of(server)  # a fault of the configuration shows here, not in another process
-    async with _started(server) as port:
-        tally, clients = await connect(
-            settings.protocol, settings.num_clients, HOST, port, PROMPT, settings.max_tokens
-        )
-        try:
-            await asyncio.sleep(min(3.0, settings.seconds / 2))
-            before = await _mark(port, tally)
-            await asyncio.sleep(settings.seconds)
-            after = await _mark(port, tally)
-        finally:
-            for client in clients:
-                client.close()
-    return _result(before, after, is_pinned=divided is not None)
+    with cores.kept_to(division.clients if division else None):
+        async with _started(server) as port:
+            before, after = await _load(settings, port)
+    return _result(before, after, is_pinned=division is not None)
+
+
+async def _load(settings: WholeSettings, port: int) -> tuple[_Mark, _Mark]:
+    """Run the clients: how things stood when they were warm, and at the end."""
+    tally, clients = await connect(
+        settings.protocol, settings.num_clients, HOST, port, PROMPT, settings.max_tokens
+    )
+    try:
+        await asyncio.sleep(min(3.0, settings.seconds / 2))
+        before = await _mark(port, tally)
+        await asyncio.sleep(settings.seconds)
+        return before, await _mark(port, tally)
+    finally:
+        for client in clients:
+            client.close()
 
 
 async def _mark(port: int, tally: Tally) -> _Mark:
