@@ -19,7 +19,7 @@ from pipeline.runtime.stage import Outlet, Stage, StageContext
 from pipeline.runtime.supervisor import AnyStage, Supervisor
 from pipeline.runtime.trace import Trace
 from pipeline.telemetry import Telemetry
-from pipeline.topology import LINKS, NODES, Link
+from pipeline.topology import CREDITS, LINKS, NODES, Link
 
 StageClass = type[Stage[Any, Any]]
 
@@ -49,6 +49,7 @@ def check(config: Config) -> Blueprint:
     classes = {node.name: _stage_class(config, node.name) for node in NODES}
     options = {name: _options(config, name, stage_class) for name, stage_class in classes.items()}
     device_options(config)
+    _check_credits(config, options["schedule"])
     return Blueprint(config, classes, options)
 
 
@@ -143,6 +144,17 @@ def _check_links(key: str, path: str, name: str, stage_class: StageClass) -> Non
 
 def _carried(of: Callable[[Link], bool]) -> set[type]:
     return {link.carries for link in LINKS if of(link)}
+
+
+def _check_credits(config: Config, schedule: msgspec.Struct) -> None:
+    """Every plan that is out must find room on the step cycle, or a step would be lost."""
+    credits = getattr(schedule, "credits", CREDITS)
+    for name in ("execute", "sample"):
+        if config.stages[name].inbox < credits:
+            raise ConfigError(
+                f"{config.origin}: stages.{name}.inbox = {config.stages[name].inbox}: must be at least "
+                f"stages.schedule.options.credits, which is {credits}"
+            )
 
 
 def _options(config: Config, name: str, stage_class: StageClass) -> msgspec.Struct:

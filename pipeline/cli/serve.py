@@ -2,9 +2,12 @@
 
 import argparse
 import asyncio
+import os
+import shutil
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -64,14 +67,22 @@ def run(args: argparse.Namespace) -> int:
 async def _serve(blueprint: assemble.Blueprint, card: checkpoint.ModelCard, started: float) -> int:
     pipeline = assemble.build(blueprint, card)
     until = asyncio.Event()
-    serving = asyncio.ensure_future(
-        pipeline.supervisor.run(until, lambda: _announce(pipeline, card, time.monotonic() - started))
-    )
-    _on_signals(until, serving)
+    is_ready = False
+
+    def on_ready() -> None:
+        nonlocal is_ready
+        is_ready = True
+        _announce(pipeline, card, time.monotonic() - started)
+
+    serving = asyncio.ensure_future(pipeline.supervisor.run(until, on_ready))
+    _on_signals(until, serving, lambda: is_ready)
     try:
         await serving
     except asyncio.CancelledError:
-        print("Ended at once; live requests were answered with an error.", file=sys.stderr)
+        print(
+            "Ended at once; live requests were answered with an error." if is_ready else "Stopped.",
+            file=sys.stderr,
+        )
         return 1
     except StageCrashed as crash:
         structlog.get_logger().error("the pipeline ended", reason=str(crash), exc_info=crash.__cause__)
@@ -80,9 +91,9 @@ async def _serve(blueprint: assemble.Blueprint, card: checkpoint.ModelCard, star
     return 0
 
 
-def _on_signals(until: asyncio.Event, serving: "asyncio.Future[None]") -> None:
+def _on_signals(until: asyncio.Event, serving: "asyncio.Future[None]", is_ready: Callable[[], bool]) -> None:
     def stop() -> None:
-        if until.is_set():
+        if until.is_set() or not is_ready():
             serving.cancel()
             return
         until.set()
@@ -96,7 +107,16 @@ def _on_signals(until: asyncio.Event, serving: "asyncio.Future[None]") -> None:
 
 def _announce(pipeline: assemble.Pipeline, card: checkpoint.ModelCard, took_s: float) -> None:
     ingress: Any = pipeline.stages["ingress"][0]
-    print(READY.format(model=card.name, host=_host(ingress.options.host), port=ingress.port, took_s=took_s))
+    print(
+        READY.format(
+            model=card.name,
+            host=_host(ingress.options.host),
+            port=ingress.port,
+            took_s=took_s,
+            python=_shown(sys.executable),
+            stageline=_shown(sys.argv[0]),
+        )
+    )
     sys.stdout.flush()
 
 
@@ -105,6 +125,13 @@ def _host(host: str) -> str:
     if host in ("", "0.0.0.0", "::"):
         return "127.0.0.1"
     return f"[{host}]" if ":" in host else host
+
+
+def _shown(program: str) -> str:
+    """A program as the user can type it here."""
+    if shutil.which(Path(program).name) == program:
+        return Path(program).name
+    return os.path.relpath(program) if Path(program).is_relative_to(Path.cwd()) else program
 
 
 READY = """\
@@ -116,13 +143,13 @@ READY = """\
       -d '{{"messages": [{{"role": "user", "content": "Why is the sky blue?"}}], "stream": true}}'
 
   WebSocket, one line of Python:
-    python -c $'import asyncio, aiohttp\\nasync def main():\\n async with aiohttp.ClientSession() as s, \
+    {python} -c $'import asyncio, aiohttp\\nasync def main():\\n async with aiohttp.ClientSession() as s, \
 s.ws_connect("ws://{host}:{port}/v1/stream") as ws:\\n  await ws.send_json({{"type": "generate", "id": "a", \
 "prompt": "Once upon a time", "max_tokens": 32}})\\n  async for m in ws:\\n   print(m.data)\\n   \
 if m.json()["type"] in ("done", "error"): break\\nasyncio.run(main())'
 
   Chat in the terminal:
-    stageline chat --url http://{host}:{port}
+    {stageline} chat --url http://{host}:{port}
 
 Ctrl-C drains and stops.
 """

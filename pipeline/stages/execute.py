@@ -51,7 +51,8 @@ class Execute(Stage[StepPlan | DeviceFailed, NoOptions]):
             self.ctx.trace.record(
                 Point.DEVICE_END, self.ctx.name, step_id, len(handle.plan.slots), handle.end_ns
             )
-        self.ctx.outlet(StepHandle).offer(handle)
+        if not self.ctx.outlet(StepHandle).offer(handle):
+            self._failed(AssertionError("a step has a credit, and every credit has room"))
 
     def _failed(self, error: BaseException) -> None:
         self.ctx.inbox.post(DeviceFailed(error))

@@ -122,7 +122,8 @@ class Schedule(Stage[Any, ScheduleOptions]):
             plan = scheduler.plan(self.ctx.clock())
             if plan is None:
                 return
-            self._plans.offer(plan)
+            if not self._plans.offer(plan):
+                raise AssertionError("a plan has a credit, and every credit has room")
             self._trace(plan)
 
     def _tell(self) -> None:

@@ -42,9 +42,6 @@ class Limits(msgspec.Struct, frozen=True):
     max_model_len: int
     """Prompt and output together, tokens."""
     vocab_size: int
-    max_prompt_bytes: int
-    default_max_tokens: int | None = None
-    """None: as many as the model's length leaves room for."""
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -67,7 +64,7 @@ def parse_completion(body: bytes, limits: Limits, fresh_seed: int) -> Wanted:
 def parse_chat(body: bytes, limits: Limits, fresh_seed: int) -> Wanted:
     """The body of POST /v1/chat/completions."""
     fields = Fields(decode_object(body))
-    return _wanted(fields, limits, fresh_seed, chat=_chat(fields.take("messages"), limits))
+    return _wanted(fields, limits, fresh_seed, chat=parse_messages(fields.take("messages")))
 
 
 def wanted_of(values: dict[str, object], limits: Limits, fresh_seed: int) -> Wanted:
@@ -82,7 +79,7 @@ def wanted_of(values: dict[str, object], limits: Limits, fresh_seed: int) -> Wan
         raise RequestError("A websocket always streams.", param="stream", code="unsupported_value")
     if prompt is not None:
         return _wanted(fields, limits, fresh_seed, prompt=_prompt(prompt, limits))
-    return _wanted(fields, limits, fresh_seed, chat=_chat(messages, limits))
+    return _wanted(fields, limits, fresh_seed, chat=parse_messages(messages))
 
 
 def _wanted(
@@ -136,7 +133,7 @@ def _max_tokens(fields: Fields, limits: Limits, *, is_chat: bool) -> int | None:
                 code="invalid_value",
             )
         given = newer if given is None else given
-    return limits.default_max_tokens if given is None else given
+    return given
 
 
 def _top_k(fields: Fields) -> int:
@@ -176,7 +173,6 @@ def _prompt(value: object, limits: Limits) -> str | list[int]:
     if isinstance(value, str):
         if not value:
             raise RequestError("'prompt' is empty.", param="prompt", code="empty_prompt")
-        _check_bytes([value], "prompt", limits)
         return value
     if not isinstance(value, list):
         raise wrong("prompt", "a string or a list of token ids", value)
@@ -206,23 +202,3 @@ def _token_ids(value: list[object], limits: Limits) -> list[int]:
             raise wrong("prompt", f"a list of token ids from 0 to {last}", item)
         ids.append(item)
     return ids
-
-
-def _chat(value: object, limits: Limits) -> list[ChatMessage]:
-    chat = parse_messages(value)
-    _check_bytes([message.content for message in chat], "messages", limits)
-    return chat
-
-
-def _check_bytes(texts: list[str], name: str, limits: Limits) -> None:
-    """Before anything is tokenized: a prompt's UTF-8 size is bounded, however it is spelled in JSON."""
-    limit = limits.max_prompt_bytes
-    if sum(map(len, texts)) * 4 <= limit:
-        return
-    size = sum(len(text.encode()) for text in texts)
-    if size > limit:
-        raise RequestError(
-            f"'{name}' has {size} bytes of text, but at most {limit} are accepted.",
-            param=name,
-            code="prompt_too_large",
-        )

@@ -19,10 +19,6 @@ class IngressOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """0: any free port; `Ingress.port` tells which."""
     max_model_len: Count | None = None
     """Prompt and output together, tokens. None: the model's own length."""
-    default_max_tokens: Count | None = None
-    """None: as many as the model's length leaves room for."""
-    max_prompt_bytes: Bytes = 1 << 20
-    """Of a prompt's text in UTF-8, checked before it is tokenized."""
     max_body_bytes: Bytes = 2 << 20
     max_frame_bytes: Bytes = 1 << 20
     max_header_bytes: Annotated[int, Meta(ge=256, le=65_536)] = 8190

@@ -121,6 +121,4 @@ def _limits(card: ModelCard, options: IngressOptions) -> Limits:
         model=card.name,
         max_model_len=options.max_model_len or card.architecture.max_position,
         vocab_size=card.architecture.vocab_size,
-        max_prompt_bytes=options.max_prompt_bytes,
-        default_max_tokens=options.default_max_tokens,
     )
