@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from pipeline.gpu.api import LayerKv, Linear, StepInputs
 from pipeline.gpu.kernels.attention import attend_decode, attend_prefill, causal_mask
-from pipeline.gpu.kernels.linear import PlainLinear, can_pack, pack_linear
+from pipeline.gpu.kernels.linear import PackedLinear, PlainLinear, can_pack
 from pipeline.gpu.kernels.tiles import TilePlan, plan_tiles
 
 
@@ -16,16 +16,10 @@ class TorchOps:
     def __init__(self, device: torch.device, block_size: int) -> None:
         self._block_size = block_size
         self._packs = device.type == "cpu" and can_pack()
-        self._min_rows: dict[tuple[torch.Size, torch.dtype], int] = {}
         self._causal = causal_mask(device)
 
     def prepare_linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
-        if not self._packs:
-            return PlainLinear(weight, bias)
-        kind = (weight.shape, weight.dtype)
-        packed = pack_linear(weight, bias, self._min_rows.get(kind))
-        self._min_rows[kind] = packed.min_rows
-        return packed
+        return PackedLinear(weight, bias) if self._packs else PlainLinear(weight, bias)
 
     def embedding(self, token_ids: Tensor, table: Tensor) -> Tensor:
         return F.embedding(token_ids, table)
