@@ -40,11 +40,16 @@ class Server:
         stream: Any = self.pipeline.stages["stream"][0]
         return max(ingress.num_live, detokenize.num_live, stream.num_live, len(self.scheduler._live))
 
+    async def steps(self, count: int) -> None:
+        """Wait until so many steps have been planned."""
+        while self.scheduler.num_steps < count:  # noqa: ASYNC110 - the scheduler signals nobody
+            await asyncio.sleep(0.002)
+
     def is_at_rest(self) -> bool:
         return not self.num_live and self.scheduler.is_idle and len(asyncio.all_tasks()) <= self.base_tasks
 
     async def rest(self, within_s: float = 5.0) -> None:
-        """Wait until the server is idle; then nothing of any request may be left."""
+        """Wait until the server is idle and without clients; then nothing of any request may be left."""
         async with asyncio.timeout(within_s):
             while not self.is_at_rest():  # noqa: ASYNC110 - all stages decide: there is no one event
                 await asyncio.sleep(0.002)
