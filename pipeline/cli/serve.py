@@ -79,10 +79,10 @@ async def _serve(blueprint: assemble.Blueprint, card: checkpoint.ModelCard, star
     try:
         await serving
     except asyncio.CancelledError:
-        print(
-            "Ended at once; live requests were answered with an error." if is_ready else "Stopped.",
-            file=sys.stderr,
-        )
+        if not is_ready:
+            print("Stopped before it was ready.", file=sys.stderr)
+            return 130
+        print("Ended at once; live requests were answered with an error.", file=sys.stderr)
         return 1
     except StageCrashed as crash:
         structlog.get_logger().error("the pipeline ended", reason=str(crash), exc_info=crash.__cause__)
