@@ -10,6 +10,7 @@ from torch import Tensor
 from pipeline.checkpoint.card import Architecture
 from pipeline.gpu.models.llama import expected_shapes
 from pipeline.gpu.runner import Runner
+from pipeline.gpu.sampling import SamplingOp, SamplingRows
 from pipeline.messages import NO_TOKEN, Admitted, SamplingParams, StepPlan
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -39,7 +40,7 @@ def random_tensors(architecture: Architecture, seed: int = 0) -> list[tuple[str,
     return tensors
 
 
-@dataclass
+@dataclass(eq=False)
 class Sequence:
     slot: int
     token_ids: list[int]
@@ -49,6 +50,16 @@ class Sequence:
     blocks: list[int] = field(default_factory=list)
     output: list[int] = field(default_factory=list)
     is_new: bool = True
+
+
+class KeepLogits(SamplingOp):
+    """Remembers the logits of the last step that sampled."""
+
+    last: Tensor
+
+    def __call__(self, logits: Tensor, rows: SamplingRows) -> Tensor:
+        self.last = logits
+        return super().__call__(logits, rows)
 
 
 class Driver:
@@ -89,14 +100,8 @@ class Driver:
             sequence.token_ids.append(NO_TOKEN)
         return sampled
 
-    def generate(
-        self, sequences: list[Sequence], num_tokens: int, chunk: int = 512, budget: int = 512
-    ) -> None:
-        """Steps until each sequence has `num_tokens` outputs, prompts in chunks of at most `chunk`."""
-        while rows := self._next_rows([s for s in sequences if len(s.output) < num_tokens], chunk):
-            self.step(rows)
-
-    def _next_rows(self, sequences: list[Sequence], chunk: int) -> list[tuple[Sequence, int]]:
+    def next_rows(self, sequences: list[Sequence], chunk: int) -> list[tuple[Sequence, int]]:
+        """What a first-come-first-served scheduler would give each of them in the next step."""
         rows, budget = [], self.runner.capacity.max_num_batched_tokens
         for sequence in sequences:
             count = min(len(sequence.token_ids) - sequence.num_computed, chunk, budget)
