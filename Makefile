@@ -37,7 +37,8 @@ format: .venv/.dev  ## Format the code and fix what lint can fix
 	@$(BIN)/ruff check --fix-only .
 	@$(BIN)/ruff format .
 
-bench: .venv/.dev  ## Measure the pipeline's own cost, with a runner that costs nothing
+bench: .venv/.dev  ## Measure each stage alone, then all of them with a runner that costs nothing
+	@for stage in tokenize schedule execute sample detokenize stream; do $(BIN)/stageline bench $$stage --fake; done
 	@$(BIN)/stageline bench pipeline --fake $(ARGS)
 
 nightly: .venv/.dev  ## Run the tests that are too slow for `make test`

@@ -35,11 +35,11 @@ class Outcome:
         """The sequence is preempted."""
         sequence.clocked.leave(self._timeline)
 
-    def token(self, request_id: int, token_id: int) -> None:
-        """One token; the sequence goes on."""
-        self._request_ids.append(request_id)
-        self._token_ids.append(token_id)
-        self._finish_reasons.append(FinishReason.NONE)
+    def tokens(self, request_ids: list[int], token_ids: list[int]) -> None:
+        """One token each of sequences that go on."""
+        self._request_ids += request_ids
+        self._token_ids += token_ids
+        self._finish_reasons += [FinishReason.NONE] * len(request_ids)
 
     def end(self, sequence: Sequence, token_id: int, reason: FinishReason) -> None:
         """The sequence's terminal row."""

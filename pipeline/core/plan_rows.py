@@ -43,16 +43,17 @@ class PlanRows:
 
     def add(self, sequence: Sequence, count: int) -> None:
         """Hand the next `count` tokens of the sequence to the device."""
-        start, end = sequence.num_computed, sequence.num_computed + count
-        is_last = end == len(sequence.token_ids) + sequence.num_pending
+        token_ids, start = sequence.token_ids, sequence.num_computed
+        end = start + count
+        is_last = end == len(token_ids) + sequence.num_pending
         self._request_ids.append(sequence.request_id)
         self._epochs.append(sequence.epoch)
         self._slots.append(sequence.slot)
         self._num_tokens.append(count)
         self._num_computed.append(start)
         self._samples.append(is_last)
-        if start < len(sequence.token_ids):
-            self._token_ids += sequence.token_ids[start:end]
+        if start < len(token_ids):
+            self._token_ids += token_ids[start:end]
         else:
             self._token_ids.append(NO_TOKEN)  # sampled by a step in flight; a row has at most this one
         sequence.num_computed = end

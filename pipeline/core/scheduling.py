@@ -77,7 +77,7 @@ class Scheduler:
             return Rejected(
                 request.request_id,
                 f"The KV cache holds {capacity} tokens; this request needs {sequence.max_kv_tokens} "
-                f"({sequence.num_prompt_tokens} prompt + {sequence.max_tokens} max_tokens - 1).",
+                f"({sequence.num_prompt_tokens} prompt + {request.sampling.max_tokens} max_tokens - 1).",
                 status=400,
                 param="max_tokens",
                 code="kv_capacity_exceeded",
@@ -112,8 +112,7 @@ class Scheduler:
         """The next step, or None if no sequence has anything to compute."""
         rows = PlanRows(self.device.max_num_batched_tokens)
         num_preemptions = self.num_preemptions
-        self._plan_decodes(rows)
-        self._plan_prefills(rows)
+        self._plan_prefills(rows, self._plan_decodes(rows))
         if self.num_preemptions == num_preemptions:  # blocks just freed are not given away again
             self._admit(rows)
         if rows.is_empty:
@@ -129,6 +128,8 @@ class Scheduler:
             raise AssertionError(f"step {sampled.step_id} applied, {step_id} expected")
         self._outcome.step(step_id, (*sampled.times_ns, taken_ns), joined)
         live, eos_ids = self._live, self._eos_ids
+        going_on: list[int] = []
+        token_ids: list[int] = []
         for request_id, epoch, token_id in zip(
             sampled.request_ids, sampled.epochs, sampled.token_ids, strict=True
         ):
@@ -139,10 +140,12 @@ class Scheduler:
             sequence.token_ids.append(token_id)
             if token_id in eos_ids and not sequence.sampling.ignore_eos:
                 self._finish(sequence, token_id, FinishReason.STOP)
-            elif sequence.num_output_tokens >= sequence.max_tokens:
+            elif len(sequence.token_ids) >= sequence.max_len:
                 self._finish(sequence, token_id, FinishReason.LENGTH)
             else:
-                self._outcome.token(request_id, token_id)
+                going_on.append(request_id)
+                token_ids.append(token_id)
+        self._outcome.tokens(going_on, token_ids)
 
     def take_tokens(self, now_ns: int) -> TokenBatch | None:
         """All rows since the last call, or None if there is nothing to tell."""
@@ -150,16 +153,23 @@ class Scheduler:
 
     # Parts of plan --------------------------------------------------------------------------
 
-    def _plan_decodes(self, rows: PlanRows) -> None:
+    def _plan_decodes(self, rows: PlanRows) -> list[Sequence]:
+        """Those with one token to catch up; returns those with more."""
+        block_size = self.device.block_size
+        behind: list[Sequence] = []
         for sequence in tuple(self.running):
-            if sequence.is_paused or sequence.slot < 0 or not sequence.is_decoding():
+            count = sequence.num_to_compute()
+            if count > 1:
+                behind.append(sequence)
+            if count != 1 or sequence.is_paused or sequence.slot < 0 or not rows.budget:
                 continue
-            if rows.budget and sequence.num_to_compute() and self._grow(sequence, rows):
+            if sequence.num_computed < len(sequence.blocks) * block_size or self._grow(sequence, rows):
                 rows.add(sequence, 1)
+        return behind
 
-    def _plan_prefills(self, rows: PlanRows) -> None:
-        for sequence in self.running:
-            if rows.budget and not sequence.is_paused and not sequence.is_decoding():
+    def _plan_prefills(self, rows: PlanRows, behind: list[Sequence]) -> None:
+        for sequence in behind:
+            if rows.budget and not sequence.is_paused and sequence.slot >= 0:
                 rows.add(sequence, min(sequence.num_to_compute(), rows.budget))
 
     def _admit(self, rows: PlanRows) -> None:
@@ -177,9 +187,7 @@ class Scheduler:
             rows.add(sequence, min(sequence.num_to_compute(), rows.budget))
 
     def _grow(self, sequence: Sequence, rows: PlanRows) -> bool:
-        """Hold a block for the next token, preempting from the youngest on. False: it was the youngest."""
-        if sequence.num_computed < len(sequence.blocks) * self.device.block_size:
-            return True
+        """Hold one block more, preempting from the youngest on. False: it was the youngest."""
         while (blocks := self.pool.take(1)) is None:
             victim = self.running[-1]
             self._preempt(victim)

@@ -18,7 +18,8 @@ class Sequence:
     token_ids: list[int]
     """Prompt, then output; grows as results are applied."""
     num_prompt_tokens: int
-    max_tokens: int
+    max_len: int
+    """Prompt and output tokens together, at which it ends."""
     sampling: SamplingParams
     clocked: Clocked
     epoch: int = 0
@@ -41,28 +42,20 @@ class Sequence:
             request_id=request.request_id,
             token_ids=request.token_ids,
             num_prompt_tokens=len(request.token_ids),
-            max_tokens=max_tokens,
+            max_len=len(request.token_ids) + max_tokens,
             sampling=request.sampling,
             clocked=Clocked(request.segments_ns, request.sent_ns),
         )
 
     @property
-    def num_output_tokens(self) -> int:
-        return len(self.token_ids) - self.num_prompt_tokens
-
-    @property
     def max_kv_tokens(self) -> int:
         """The most tokens it can come to hold KV for: the last token sampled is never fed back."""
-        return self.num_prompt_tokens + self.max_tokens - 1
+        return self.max_len - 1
 
     def num_to_compute(self) -> int:
         """Tokens to catch up. 0 once the steps in flight already yield its last token.
 
-        Prefill, a chunk of it, decode and recompute after a preemption are all this one number.
+        Prefill, a chunk of it, decode (1) and recompute after a preemption are all this one number.
         """
-        if self.num_output_tokens + self.num_pending >= self.max_tokens:
-            return 0
-        return len(self.token_ids) + self.num_pending - self.num_computed
-
-    def is_decoding(self) -> bool:
-        return self.num_computed >= len(self.token_ids) + self.num_pending - 1
+        num_tokens = len(self.token_ids) + self.num_pending
+        return num_tokens - self.num_computed if num_tokens < self.max_len else 0
