@@ -110,7 +110,10 @@ class Sink:
 
 
 class Device(Feed):
-    """TokenizedRequests, and a device that answers every plan at once. `send` counts plans."""
+    """TokenizedRequests, and a device that costs nothing. `send` counts plans.
+
+    As on a device, steps end one after the other: one answer in a pass of the loop.
+    """
 
     def __init__(self, load: Load) -> None:
         super().__init__()
@@ -119,7 +122,8 @@ class Device(Feed):
         self._live: set[int] = set()
         self._num_allowed = 0
         self._held: list[StepPlan] = []
-        """Plans beyond those allowed."""
+        """Plans not answered yet."""
+        self._is_answering = False
         self._is_done = asyncio.Event()
         self._has_ended = False
 
@@ -163,13 +167,20 @@ class Device(Feed):
             self._num_owed -= 1
 
     def _answer(self, stand: Stand) -> None:
-        while self._held and self._num_allowed:
+        if not self._is_answering:
+            self._is_answering = True
+            asyncio.get_running_loop().call_soon(self._answer_one, stand)
+
+    def _answer_one(self, stand: Stand) -> None:
+        self._is_answering = False
+        if not self._num_allowed:
+            self._is_done.set()
+        elif self._held:
             plan = self._held.pop(0)
             self.num_rows += len(plan.slots)
             self._num_allowed -= 1
             stand.inbox.post(_sampled(plan, [97] * sum(plan.samples), perf_counter_ns()))
-        if not self._num_allowed:
-            self._is_done.set()
+            self._answer(stand)
 
 
 class Plans(Feed):
