@@ -2,7 +2,8 @@
 
     python -m pipeline.bench.server SETTINGS
 
-SETTINGS is JSON. It prints the port that it opened, as one line, and serves until SIGTERM.
+SETTINGS is JSON. It prints the port that it opened, as one line, and serves until its standard input ends,
+so that it never outlives the bench that started it.
 """
 
 import asyncio
@@ -21,6 +22,7 @@ from pipeline import assemble, logs
 from pipeline.bench import cores
 from pipeline.checkpoint.fake import byte_card
 from pipeline.config import Config, load
+from pipeline.errors import StagelineError
 from pipeline.messages import DeviceReady
 from pipeline.runtime.bridge import RunnerFactory
 from pipeline.runtime.testing import FakeRunner
@@ -57,17 +59,21 @@ def _with(config: Config, options: dict[str, dict[str, Any]]) -> Config:
 
 
 async def serve(settings: ServerSettings) -> None:
-    """Until SIGTERM."""
+    """Until standard input ends, or is written to."""
     runner = RunnerFactory(lambda: cast(Any, FakeRunner(settings.capacity)))
     pipeline = assemble.build(blueprint_of(settings), byte_card(), runner)
     pipeline.telemetry.watch(lambda: {"process_cpu_seconds_total": time.process_time()})
     until = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, until.set)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, until.set)  # Ctrl-C reaches this process too: it drains
+    loop.add_reader(sys.stdin.fileno(), until.set)
     ingress: Any = pipeline.stages["ingress"][0]
     await pipeline.supervisor.run(until, lambda: print(ingress.port, flush=True))
+    loop.remove_reader(sys.stdin.fileno())
 
 
-def main() -> None:
+def main() -> int:
+    """0 after a drain; 1 if it could not serve."""
     settings = msgspec.json.decode(sys.argv[1], type=ServerSettings)
     if settings.cores is not None:
         cores.keep_to(set(settings.cores))
@@ -76,11 +82,16 @@ def main() -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         if profile is not None:
             profile.enable()
-        runner.run(serve(settings))
+        try:
+            runner.run(serve(settings))
+        except StagelineError as error:
+            print(f"bench server: {error}", file=sys.stderr)
+            return 1
     if profile is not None and settings.profile is not None:
         profile.disable()
         profile.dump_stats(settings.profile)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -136,6 +136,7 @@ async def _started(settings: ServerSettings) -> AsyncIterator[int]:
         "-m",
         "pipeline.bench.server",
         msgspec.json.encode(settings).decode(),
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
     try:
@@ -149,8 +150,8 @@ async def _started(settings: ServerSettings) -> AsyncIterator[int]:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is None:
-        process.terminate()
+    if process.stdin is not None:
+        process.stdin.close()
     try:
         async with asyncio.timeout(_STOP_S):
             await process.wait()

@@ -29,6 +29,10 @@ from pipeline.topology import NODES
 STAGES = [node.name for node in NODES]
 DEFAULT_STEPS = {"execute": 50}
 """For a stage that takes long over a message."""
+HELP = {
+    "ingress": "covered by pipeline: it is sent no messages",
+    "tokenize": "this stage alone, and batched against single",
+}
 
 
 def register(commands: Commands) -> None:
@@ -41,7 +45,7 @@ def register(commands: Commands) -> None:
 
 
 def _register_stage(benches: Commands, stage: str) -> None:
-    parser = benches.add_parser(stage, help=f"{stage} alone, as the configuration names it")
+    parser = benches.add_parser(stage, help=HELP.get(stage, "this stage alone"))
     parser.add_argument(
         "--rows", type=_count, default=64, metavar="N", help="rows a step (default %(default)s)"
     )

@@ -1,0 +1,41 @@
+import msgspec
+import pytest
+
+from pipeline.__main__ import main
+
+
+def test_a_stage_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "detokenize", "--fake", "--rows", "2", "--steps", "30", "--json"]) == 0
+    result = msgspec.json.decode(capsys.readouterr().out)
+    assert (result["stage"], result["messages"], result["rows"]) == ("detokenize", 30, 60)
+    assert result["rows_per_s"] > 0
+
+
+def test_tokenize_shows_batched_against_single(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "tokenize", "--fake", "--steps", "20"]) == 0
+    out = capsys.readouterr().out
+    assert "one by one" in out
+    assert "whole batches" in out
+
+
+def test_ingress_says_what_covers_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "ingress", "--fake"]) == 1
+    assert "stageline bench pipeline" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["bench"],
+        ["bench", "sampel"],
+        ["bench", "pipeline"],
+        ["bench", "sample", "--rows", "0"],
+        ["bench", "pipeline", "--fake", "--seconds", "inf"],
+        ["bench", "pipeline", "--fake", "--protocol", "http2"],
+    ],
+)
+def test_a_wrong_command_line_is_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        main(argv)
+    assert raised.value.code == 2
+    assert "usage: stageline bench" in capsys.readouterr().err
