@@ -1,5 +1,5 @@
-"""Min-p sampling (Nguyen et al. 2024, "Turning Up the Heat"): a token less probable than a fraction of the most
-probable one is never chosen, whatever the request's own top-k and top-p allow.
+"""Min-p sampling (Nguyen et al. 2024, "Turning Up the Heat"): a token less probable than a fraction of the
+most probable is never chosen, whatever the request's own top-k and top-p allow.
 
 This is the device half of a sample stage and holds for every request of the server.
 """

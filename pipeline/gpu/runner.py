@@ -20,7 +20,7 @@ from pipeline.gpu.kv_cache import block_bytes, new_kv_cache
 from pipeline.gpu.models import find_model
 from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.sampling import SamplingOp
-from pipeline.gpu.sizing import available_bytes, count_blocks
+from pipeline.gpu.sizing import available_bytes, count_blocks, memory_budget
 from pipeline.gpu.weights import load_tensors
 from pipeline.messages import DeviceReady, StepHandle, StepPlan
 
@@ -105,6 +105,7 @@ def build_runner(
     """As load_runner, with the weights given, under their Hugging Face names."""
     max_model_len = _max_model_len(architecture, options)
     device = _device(options)
+    kv_budget = memory_budget(options.kv_memory)
     if options.num_threads is not None:
         torch.set_num_threads(options.num_threads)
     dtype = torch.float32 if options.dtype == "float32" else torch.bfloat16
@@ -112,7 +113,7 @@ def build_runner(
     model = find_model(architecture.family).load(architecture, tensors, ops, dtype, device)
     max_blocks = -(-max_model_len // options.block_size)
     num_blocks = options.num_blocks or count_blocks(
-        options.kv_memory,
+        kv_budget,
         block_bytes(architecture, options.block_size, dtype),
         options.max_num_seqs * max_blocks,
         available_bytes(device),

@@ -14,13 +14,17 @@ _UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "KB": 10**3, "MB": 10
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 
-def parse_bytes(text: str) -> int:
-    """ "8GiB", "512 MiB", "1.5GB" or plain bytes. Raises ConfigError."""
-    match = _SIZE.fullmatch(text)
+def memory_budget(kv_memory: int | str) -> int | None:
+    """kv_memory, a number or "8GiB", "512 MiB", "1.5GB", in bytes; None is auto. Raises ConfigError."""
+    if isinstance(kv_memory, int):
+        return kv_memory
+    if kv_memory == "auto":
+        return None
+    match = _SIZE.fullmatch(kv_memory)
     if match is None or match[2] not in _UNITS:
         units = ", ".join(unit for unit in _UNITS if unit)
         raise ConfigError(
-            f'kv_memory = "{text}" is not a size: write "auto", a number of bytes, or one with {units}'
+            f'kv_memory = "{kv_memory}" is not a size: give "auto", bytes, or a number with {units}'
         )
     return int(float(match[1]) * _UNITS[match[2]])
 
@@ -45,16 +49,17 @@ def _cgroup_bytes(root: Path = Path("/sys/fs/cgroup")) -> int:
     return 2**63 if limit == "max" else max(0, int(limit) - int(used))
 
 
-def count_blocks(kv_memory: int | str, block_bytes: int, useful_blocks: int, available_bytes: int) -> int:
-    """Blocks in the budget, at most `useful_blocks` (all slots at full length). Raises ModelError below 1."""
-    if kv_memory == "auto":
+def count_blocks(budget: int | None, block_bytes: int, useful_blocks: int, available_bytes: int) -> int:
+    """Blocks that a memory_budget holds, at most `useful_blocks` (all slots at full length).
+
+    Raises ModelError where not one fits.
+    """
+    if budget is None:
         budget = int(available_bytes * AUTO_FRACTION)
-    else:
-        budget = kv_memory if isinstance(kv_memory, int) else parse_bytes(kv_memory)
     num_blocks = min(budget // block_bytes, useful_blocks)
     if num_blocks < 1:
         raise ModelError(
-            f"no memory for the KV cache: one block takes {block_bytes:,} bytes, kv_memory = {kv_memory} "
-            f"gives {budget:,} of {available_bytes:,} available; raise kv_memory or lower block_size"
+            f"no memory for the KV cache: one block takes {block_bytes:,} bytes, and it may have {budget:,} "
+            f"of {available_bytes:,} available; raise kv_memory or lower block_size"
         )
     return num_blocks

@@ -1,8 +1,8 @@
 """Linear layers in torch: oneDNN's packed weights on the CPU, F.linear elsewhere.
 
-Packed bf16 is 1.3 to 2.2 times as fast as F.linear on a CPU with AVX-512 BF16. Unlike F.linear in fp32 it gives
-a row the same bits at every number of rows but one: a single row is summed in another order where rows are longer
-than about 1,000 elements (docs/decisions/0002), so it is computed twice.
+Packed bf16 is 1.3 to 2.2 times as fast as F.linear on a CPU with AVX-512 BF16. Unlike F.linear in fp32 it
+gives a row the same bits at every number of rows but one: a single row is summed in another order where rows
+are longer than about 1,000 elements (docs/decisions/0002), so it is computed twice.
 """
 
 from dataclasses import dataclass
