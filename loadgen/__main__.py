@@ -4,14 +4,18 @@ import argparse
 import sys
 from pathlib import Path
 
+import msgspec
 import uvloop
 from rich.console import Console
 
 from loadgen.clients import PROTOCOLS
 from loadgen.clients.connect import target
+from loadgen.describe import describe, print_description
 from loadgen.errors import LoadgenError
-from loadgen.replay import INTERRUPTED, Options, replay
+from loadgen.prefixes import TokenRange
+from loadgen.replay import FINISHED, INTERRUPTED, Options, replay
 from loadgen.slo import parse_slo
+from loadgen.traces import FORMAT_NAMES, ReadOptions
 from loadgen.workload import Limits
 
 UNUSABLE = 2
@@ -36,13 +40,26 @@ def main(argv: list[str] | None = None) -> int:
     """Runs the command in `argv` (default: the process's) and returns its exit code."""
     arguments = _parser().parse_args(argv)
     try:
-        return uvloop.run(replay(_options(arguments), Console(width=None if sys.stdout.isatty() else _WIDTH)))
+        return int(arguments.run(arguments, Console(width=None if sys.stdout.isatty() else _WIDTH)))
     except* LoadgenError as group:
         print(f"loadgen: {_first(group)}", file=sys.stderr)
         code = UNUSABLE
     except* KeyboardInterrupt:
         code = INTERRUPTED
     return code
+
+
+def _replay(arguments: argparse.Namespace, console: Console) -> int:
+    return uvloop.run(replay(_options(arguments), console))
+
+
+def _describe(arguments: argparse.Namespace, console: Console) -> int:
+    found = describe(arguments.trace, arguments.format, _reading(arguments))
+    if arguments.json:
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(found)).decode() + "\n")
+    else:
+        print_description(console, found)
+    return FINISHED
 
 
 def _first(group: BaseExceptionGroup[LoadgenError]) -> BaseException:
@@ -58,6 +75,9 @@ def _options(arguments: argparse.Namespace) -> Options:
         trace=arguments.trace,
         target=target(arguments.url, arguments.protocol, arguments.model, arguments.sockets),
         limits=Limits(arguments.speed, arguments.limit, arguments.max_input, arguments.max_output),
+        format=arguments.format,
+        reading=_reading(arguments),
+        tokens=arguments.token_ids,
         slo=None if arguments.slo is None else parse_slo(arguments.slo),
         prompts=arguments.prompts,
         tokens_per_word=arguments.tokens_per_word,
@@ -65,6 +85,10 @@ def _options(arguments: argparse.Namespace) -> Options:
         timeout_s=arguments.timeout_s,
         json=arguments.json,
     )
+
+
+def _reading(arguments: argparse.Namespace) -> ReadOptions:
+    return ReadOptions(arguments.block_size, arguments.window, arguments.seed)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -78,20 +102,33 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    add = command.add_argument
+    add("--trace", type=Path, required=True, metavar="FILE", help="a trace of any format that describe reads")
+    _add_reading(command)
     _add_what(command)
     _add_how(command)
+    command.set_defaults(run=_replay)
+    _add_describe(commands.add_parser("describe", help="print a trace's measured shape; needs no server"))
     return parser
+
+
+def _add_describe(command: argparse.ArgumentParser) -> None:
+    command.add_argument("trace", type=Path, metavar="FILE", help=f"one of: {', '.join(FORMAT_NAMES)}")
+    _add_reading(command)
+    command.add_argument("--json", action="store_true", help="print JSON")
+    command.set_defaults(run=_describe)
+
+
+def _add_reading(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--format", metavar="NAME", help="read the trace as this format; default: told by its content")
+    add("--block-size", type=_count, metavar="N", help="tokens of a hash id, where it is not the format's")
+    add("--window", type=_pair, metavar="FIRST:LAST", help="only these seconds of a generated day (servegen)")
+    add("--seed", type=int, default=0, help="of what is generated, and of the prompts (default 0)")
 
 
 def _add_what(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add(
-        "--trace",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="Azure CSV or Mooncake JSONL, told by content",
-    )
     add("--url", required=True, help="the server's root: http://HOST:PORT or ws://HOST:PORT")
     add("--protocol", choices=PROTOCOLS, help="default: ws for a ws:// URL, else sse")
     add("--model", metavar="NAME", help="default: the one the server lists")
@@ -123,7 +160,13 @@ def _add_how(command: argparse.ArgumentParser) -> None:
         metavar="X",
         help="trust X instead of measuring the text with about 25 one-token requests before the run",
     )
-    add("--seed", type=int, default=0, help="where prompts begin in the text (default 0)")
+    add(
+        "--token-ids",
+        type=_token_ids,
+        default=TokenRange(),
+        metavar="FIRST:LAST",
+        help="of prompts that are made from hash ids (default 1000:20000)",
+    )
     add(
         "--sockets",
         type=_count,
@@ -145,6 +188,25 @@ def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) > 0):
         raise argparse.ArgumentTypeError(f"expected a whole number, 1 or more, got {text!r}")
     return int(text)
+
+
+def _token_ids(text: str) -> TokenRange:
+    first, last = _pair(text)
+    if not (first.is_integer() and last.is_integer()):
+        raise argparse.ArgumentTypeError(f"expected whole numbers, got {text!r}")
+    return TokenRange(int(first), int(last))
+
+
+def _pair(text: str) -> tuple[float, float]:
+    """`FIRST:LAST`, 0 <= FIRST < LAST."""
+    first, _, last = text.partition(":")
+    try:
+        pair = float(first), float(last)
+    except ValueError:
+        pair = 0.0, 0.0
+    if not 0 <= pair[0] < pair[1] < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected FIRST:LAST, the second larger, got {text!r}")
+    return pair
 
 
 def _positive(text: str) -> float:

@@ -4,7 +4,7 @@ import asyncio
 
 from loadgen.clients import Client
 from loadgen.clock import RunClock
-from loadgen.prompts import Prompts
+from loadgen.content import Contents
 from loadgen.record import Record
 from loadgen.workload import Job
 
@@ -22,7 +22,7 @@ class OpenLoop:
     """
 
     def __init__(
-        self, jobs: list[Job], client: Client, prompts: Prompts, clock: RunClock, timeout_s: float
+        self, jobs: list[Job], client: Client, contents: Contents, clock: RunClock, timeout_s: float
     ) -> None:
         self.jobs = jobs
         self.records: list[Record] = []
@@ -32,7 +32,7 @@ class OpenLoop:
         """Output tokens of the requests that have ended."""
         self.is_stopped = False
         self._client = client
-        self._prompts = prompts
+        self._contents = contents
         self._clock = clock
         self._timeout_s = timeout_s
         self._sender: asyncio.Task[None] | None = None
@@ -69,7 +69,7 @@ class OpenLoop:
     async def _one(self, job: Job) -> None:
         record = self.live[job.index] = Record(job.index, job.due_s, job.num_input, job.num_output)
         self.records.append(record)
-        prompt = self._prompts.prompt(job.index, job.num_input)
+        prompt = self._contents.prompt(job)
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._client.generate(prompt, job.num_output, record)

@@ -26,7 +26,8 @@ class Record(msgspec.Struct):
     index: int
     intended_s: float
     """When the trace says it is sent; latencies count from here, so that waiting is never hidden."""
-    planned_input: int
+    planned_input: int | None
+    """None: the text was given, and only the server knows its length."""
     planned_output: int
     sent_s: float | None = None
     chunk_s: list[float] = []

@@ -12,15 +12,17 @@ from rich.console import Console
 from loadgen import calibrate
 from loadgen.clients import Client, Target, connect
 from loadgen.clock import RunClock, sample_loop_lag
+from loadgen.content import Contents
 from loadgen.errors import UsageError
 from loadgen.openloop import OpenLoop
+from loadgen.prefixes import Prefixes, TokenRange
 from loadgen.progress import Progress
-from loadgen.prompts import Prompts, Text, load_text
+from loadgen.prompts import Text, load_text
 from loadgen.report import print_report, write_json
 from loadgen.slo import Slo
 from loadgen.summary import summarise
-from loadgen.traces import load
-from loadgen.workload import Limits, plan
+from loadgen.traces import ReadOptions, load
+from loadgen.workload import Limits, Workload, plan, refuse_dependent
 
 FINISHED, SOME_FAILED, INTERRUPTED = 0, 1, 130
 
@@ -31,6 +33,9 @@ class Options(msgspec.Struct, frozen=True):
     trace: Path
     target: Target
     limits: Limits
+    format: str | None = None
+    reading: ReadOptions = ReadOptions()
+    tokens: TokenRange = TokenRange()
     slo: Slo | None = None
     prompts: Path | None = None
     tokens_per_word: float | None = None
@@ -47,8 +52,9 @@ async def replay(options: Options, console: Console) -> int:
     """
     if options.json is not None and not options.json.parent.is_dir():
         raise UsageError(f"--json {options.json}: there is no folder {options.json.parent}")
-    trace = load(options.trace)
+    trace = load(options.trace, options.format, options.reading)
     workload = plan(trace, options.limits)
+    refuse_dependent(workload)
     text = load_text(options.prompts)
     clock, lags_s = RunClock(), list[float]()
     async with connect(options.target, clock) as (client, model):
@@ -58,8 +64,8 @@ async def replay(options: Options, console: Console) -> int:
             highlight=False,
             soft_wrap=True,
         )
-        prompts = await _prompts(options, text, client, console)
-        run = OpenLoop(workload.jobs, client, prompts, clock, options.timeout_s)
+        contents = await _contents(options, text, workload, client, console)
+        run = OpenLoop(workload.jobs, client, contents, clock, options.timeout_s)
         await _watched(run, clock, lags_s, console)
     summary = summarise(run.records, len(workload.jobs), workload.mean_gap_s, lags_s, options.slo)
     print_report(console, summary, trace, workload)
@@ -70,11 +76,17 @@ async def replay(options: Options, console: Console) -> int:
     return SOME_FAILED if summary.failures else FINISHED
 
 
-async def _prompts(options: Options, text: Text, client: Client, console: Console) -> Prompts:
+async def _contents(
+    options: Options, text: Text, workload: Workload, client: Client, console: Console
+) -> Contents:
+    """The text is measured only if a job needs it."""
+    prefixes = Prefixes(options.seed, options.tokens)
+    if all(job.content is not None for job in workload.jobs):
+        return Contents(None, prefixes)
     if options.tokens_per_word is not None:
-        return calibrate.by_rate(text, options.tokens_per_word, options.seed)
+        return Contents(calibrate.by_rate(text, options.tokens_per_word, options.seed), prefixes)
     console.print("measuring the prompts' text: up to 26 requests of one output token")
-    return await calibrate.calibrated(text, client, options.seed, options.timeout_s)
+    return Contents(await calibrate.calibrated(text, client, options.seed, options.timeout_s), prefixes)
 
 
 async def _watched(run: OpenLoop, clock: RunClock, lags_s: list[float], console: Console) -> None:

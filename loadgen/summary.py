@@ -114,10 +114,13 @@ def spread(values_s: Iterable[float | None]) -> Spread | None:
 
 
 def _input(finished: list[Record]) -> Lengths:
-    pairs = [
-        (r.planned_input, r.planned_input if r.input_tokens is None else r.input_tokens) for r in finished
-    ]
-    return _lengths(pairs)
+    """A given text has no planned length: what the server counted is its plan."""
+    return _lengths([_planned_and_actual(record) for record in finished])
+
+
+def _planned_and_actual(record: Record) -> tuple[int, int]:
+    actual = (record.planned_input or 0) if record.input_tokens is None else record.input_tokens
+    return actual if record.planned_input is None else record.planned_input, actual
 
 
 def _output(finished: list[Record]) -> Lengths:

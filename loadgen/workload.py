@@ -2,7 +2,8 @@
 
 import msgspec
 
-from loadgen.traces.row import NS_PER_S, Trace, TraceRow
+from loadgen.errors import UsageError
+from loadgen.traces.row import NS_PER_S, Content, Trace, TraceRow
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -21,8 +22,17 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     index: int
     due_s: float
     """After the start of the run."""
-    num_input: int
+    num_input: int | None
+    """None: the text is given, and only the server knows how many tokens it is."""
     num_output: int
+    content: Content | None = None
+    """See TraceRow. A given text or chat is never clamped."""
+    after: int | None = None
+    """Index of the job whose answer this one follows; always an earlier one."""
+    think_s: float | None = None
+    """From the end of that answer to this request; None: when it is due, but never before that end."""
+    adds_turn: bool = False
+    """`content` is the new turn of a chat; see TraceRow."""
 
 
 class Workload(msgspec.Struct, frozen=True):
@@ -51,8 +61,25 @@ def plan(trace: Trace, limits: Limits) -> Workload:
 def _job(index: int, row: TraceRow, start_ns: int, limits: Limits) -> Job:
     due_s = (row.at_ns - start_ns) / NS_PER_S / limits.speed
     return Job(
-        index, due_s, _clamp(row.num_input, limits.max_input), _clamp(row.num_output, limits.max_output)
+        index,
+        due_s,
+        None if row.num_input is None else _clamp(row.num_input, limits.max_input),
+        _clamp(row.num_output, limits.max_output),
+        row.content,
+        row.after,
+        row.think_s,
+        row.adds_turn,
     )
+
+
+def refuse_dependent(workload: Workload) -> None:
+    """Raises UsageError if a job follows another's answer: sent by the clock it is another workload."""
+    num_dependent = sum(job.after is not None for job in workload.jobs)
+    if num_dependent:
+        raise UsageError(
+            f"{num_dependent} of {len(workload.jobs)} rows follow the answer to an earlier row (sessions), "
+            "and replay sends by the clock alone; `loadgen describe` shows the sessions"
+        )
 
 
 def _clamp(count: int, limit: int | None) -> int:

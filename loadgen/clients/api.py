@@ -5,6 +5,10 @@ from typing import Any, Protocol
 import msgspec
 
 from loadgen.record import Record
+from loadgen.traces.row import Message
+
+Prompt = str | list[int] | tuple[Message, ...]
+"""A text, its token ids, or a chat."""
 
 COMPLETE = ("stop", "length")
 """Finish reasons of an answer that is whole; any other is a failure."""
@@ -13,7 +17,7 @@ COMPLETE = ("stop", "length")
 class Client(Protocol):
     """Sends one request and writes down what comes back."""
 
-    async def generate(self, prompt: str, max_tokens: int, record: Record) -> None:
+    async def generate(self, prompt: Prompt, max_tokens: int, record: Record) -> None:
         """Returns when the answer has ended, in success or `record.failure`; raises only when cancelled."""
         ...
 
@@ -31,10 +35,10 @@ class ErrorBody(msgspec.Struct):
     code: str | int | None = None
 
 
-def body(model: str | None, prompt: str, max_tokens: int) -> dict[str, Any]:
+def body(model: str | None, prompt: Prompt, max_tokens: int) -> dict[str, Any]:
     """Fields of a greedy request whose length is forced. The WebSocket frame and the POST share them."""
     fields: dict[str, Any] = {
-        "prompt": prompt,
+        "messages" if isinstance(prompt, tuple) else "prompt": prompt,
         "max_tokens": max_tokens,
         "temperature": 0,
         "ignore_eos": True,

@@ -1,11 +1,14 @@
-"""`POST /v1/completions` with `stream`: one connection per live request, kept open for the next one."""
+"""`POST /v1/completions`, or `/v1/chat/completions`, with `stream`.
+
+There is one connection per live request, kept open for the next one.
+"""
 
 from collections.abc import Callable
 
 import aiohttp
 import msgspec
 
-from loadgen.clients.api import ErrorBody, Usage, body, describe, finish
+from loadgen.clients.api import ErrorBody, Prompt, Usage, body, describe, finish
 from loadgen.clients.sse_events import EventSplitter
 from loadgen.record import Record
 
@@ -46,20 +49,21 @@ class SseClient:
         self, session: aiohttp.ClientSession, url: str, model: str | None, clock: Callable[[], float]
     ) -> None:
         self._session = session
-        self._url = f"{url}/v1/completions"
+        self._url = f"{url}/v1"
         self._model = model
         self._clock = clock
 
-    async def generate(self, prompt: str, max_tokens: int, record: Record) -> None:
+    async def generate(self, prompt: Prompt, max_tokens: int, record: Record) -> None:
         """See `Client.generate`."""
         fields = body(self._model, prompt, max_tokens) | {
             "stream": True,
             "stream_options": {"include_usage": True},
         }
+        url = f"{self._url}/{'chat/' if isinstance(prompt, tuple) else ''}completions"
         record.sent_s = self._clock()
         try:
             async with self._session.post(
-                self._url, data=msgspec.json.encode(fields), headers=_HEADERS
+                url, data=msgspec.json.encode(fields), headers=_HEADERS
             ) as response:
                 await self._read(response, record)
         except aiohttp.ClientConnectorError as error:

@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from loadgen.clients.api import ErrorBody, Usage, body, describe, finish
+from loadgen.clients.api import ErrorBody, Prompt, Usage, body, describe, finish
 from loadgen.errors import ServerError
 from loadgen.record import Record
 
@@ -143,7 +143,7 @@ class WebsocketClient:
         for connection in self._connections:
             await connection.close()
 
-    async def generate(self, prompt: str, max_tokens: int, record: Record) -> None:
+    async def generate(self, prompt: Prompt, max_tokens: int, record: Record) -> None:
         """See `Client.generate`. Cancelled, it tells the server to stop that request."""
         try:
             connection = await self._least_busy()

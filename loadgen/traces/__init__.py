@@ -1,61 +1,133 @@
 """Readers of recorded traffic. A format is one module with a FORMAT, listed here."""
 
-import hashlib
-from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
-from loadgen.errors import TraceError
-from loadgen.traces import azure, mooncake
-from loadgen.traces.row import Format, Trace, TraceRow
+from loadgen.errors import TraceError, UsageError
+from loadgen.traces import (
+    azure,
+    bailian,
+    burstgpt,
+    mooncake,
+    prompt_files,
+    ragpulse,
+    servegen,
+    sharegpt,
+    tracelab,
+    weka,
+)
+from loadgen.traces.format import Format, ReadOptions, Source
+from loadgen.traces.row import Dropped, Note, Trace, TraceRow
 
-__all__ = ["Trace", "TraceRow", "load"]
+__all__ = ["FORMAT_NAMES", "ReadOptions", "Trace", "TraceRow", "load"]
+
+_FORMATS: tuple[Format, ...] = (
+    azure.FORMAT,
+    burstgpt.FORMAT,
+    tracelab.FORMAT,
+    ragpulse.FORMAT,
+    bailian.FORMAT,
+    mooncake.FORMAT,
+    weka.FORMAT,
+    servegen.FORMAT,
+    prompt_files.FORMAT,
+    sharegpt.FORMAT,
+)
+FORMAT_NAMES = tuple(form.name for form in _FORMATS)
+_PLAIN = ReadOptions()
 
 
-_FORMATS: tuple[Format, ...] = (azure.FORMAT, mooncake.FORMAT)
-
-
-def load(path: Path) -> Trace:
-    """The trace at `path`; its format is told from its content, never from its name.
+def load(path: Path, form: str | None = None, options: ReadOptions = _PLAIN) -> Trace:
+    """The trace at `path`; its format is told from its content, never from its name, unless `form` names it.
 
     Raises:
+        UsageError: `form` is no format's name, or an option means nothing to the format.
         TraceError: no such file, no known format, a wrong field, or no row that can be replayed.
     """
-    content = _content(path)
-    try:
-        lines = content.decode("utf-8-sig").split("\n")
-    except UnicodeDecodeError as error:
-        raise TraceError(f"{path}: not UTF-8 text (byte {error.start})") from error
-    reader = _detect(lines, path)
-    rows: list[TraceRow] = []
-    dropped: Counter[str] = Counter()
-    for row in reader.read(lines, str(path)):
-        if isinstance(row, str):
-            dropped[row] += 1
+    source = Source(path)
+    reader = _detect(source) if form is None else _named(form)
+    _check(options, reader)
+    yielded: list[TraceRow | Dropped] = []
+    notes = [] if reader.is_timed else ["the file has no times: every request is due at once"]
+    for item in reader.read(source, options):
+        if isinstance(item, Note):
+            notes.append(item.text)
         else:
-            rows.append(row)
-    if not rows:
+            yielded.append(item)
+    dropped = [item for item in yielded if isinstance(item, Dropped)]
+    trace = Trace(path, reader.name, source.sha256, _in_order(yielded), dropped, notes, reader.is_timed)
+    if not trace.rows:
         raise TraceError(
-            f"{path}: no row can be replayed (dropped: {dict(dropped) or 'none, it has no rows'})"
+            f"{path}: no row can be replayed (dropped: {trace.dropped or 'none, it has no rows'})"
         )
-    rows.sort(key=lambda row: row.at_ns)
-    sha256 = hashlib.sha256(content).hexdigest()
-    return Trace(path, reader.name, sha256, rows, len(rows) + dropped.total(), dict(dropped), reader.notes)
+    return trace
 
 
-def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise TraceError(f"{path}: cannot be read: {error.strerror}") from error
+def _in_order(yielded: list[TraceRow | Dropped]) -> list[TraceRow]:
+    """The usable rows by arrival, equal times in file order, none before the row it follows.
+
+    A row that follows a dropped one follows that one's forerunner.
+    """
+    kept: list[int | None] = []  # of each yielded: itself, or who takes its place
+    times: dict[int, int] = {}
+    for number, item in enumerate(yielded):
+        row = item.row if isinstance(item, Dropped) else item
+        before = None if row.after is None else kept[row.after]
+        if isinstance(item, Dropped):
+            kept.append(before)
+        else:
+            kept.append(number)
+            times[number] = row.at_ns if before is None else max(row.at_ns, times[before])
+    order = sorted(times, key=times.__getitem__)
+    place = {number: index for index, number in enumerate(order)}
+    return [_placed(item, kept, place) for item in _rows(yielded, order)]
 
 
-def _detect(lines: list[str], path: Path) -> Format:
-    if lines == [""]:
-        raise TraceError(f"{path}: the file is empty")
-    for reader in _FORMATS:
-        if reader.matches(lines[0]):
-            return reader
-    raise TraceError(
-        f"{path}:1: not a known trace. Known: Azure CSV (columns TIMESTAMP,ContextTokens,GeneratedTokens) "
-        f"and Mooncake JSONL (keys timestamp,input_length,output_length); the line is {lines[0][:80]!r}"
+def _rows(yielded: list[TraceRow | Dropped], order: Iterable[int]) -> Iterable[TraceRow]:
+    for number in order:
+        item = yielded[number]
+        if isinstance(item, TraceRow):
+            yield item
+
+
+def _placed(row: TraceRow, kept: list[int | None], place: dict[int, int]) -> TraceRow:
+    """`row` with its forerunner as an index into the usable rows."""
+    if row.after is None:
+        return row
+    before = kept[row.after]
+    return TraceRow(
+        at_ns=row.at_ns,
+        num_input=row.num_input,
+        num_output=row.num_output,
+        content=row.content,
+        after=None if before is None else place[before],
+        think_s=None if before is None else row.think_s,
+        adds_turn=row.adds_turn and before is not None,
     )
+
+
+def _detect(source: Source) -> Format:
+    if not source.is_folder and source.lines == [""]:
+        raise TraceError(f"{source.path}: the file is empty")
+    for reader in _FORMATS:
+        if reader.matches(source):
+            return reader
+    what = f"it starts with {source.first_line[:80]!r}" if source.first_line else "a folder of other files"
+    known = "".join(f"\n  {form.name}: {form.looks}" for form in _FORMATS)
+    raise TraceError(
+        f"{source.path}:1: not a known trace ({what}). Known, by content (--format NAME forces):{known}"
+    )
+
+
+def _check(options: ReadOptions, reader: Format) -> None:
+    if options.block_size is not None and not reader.has_blocks:
+        raise UsageError(f"--block-size means nothing for {reader.name}: it has no blocks of one size")
+    if options.window_s is not None and not reader.is_generated:
+        raise UsageError(f"--window means nothing for {reader.name}: it is recorded, not generated")
+
+
+def _named(name: str) -> Format:
+    for reader in _FORMATS:
+        if reader.name == name:
+            return reader
+    raise UsageError(f"--format {name}: unknown; known: {', '.join(FORMAT_NAMES)}")

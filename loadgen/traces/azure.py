@@ -4,13 +4,14 @@ Three spellings of TIMESTAMP are published, all read to the nanosecond:
 `2023-11-16 18:17:03.9799600`, `2024-05-10 00:00:00.009930+00:00` and `2024-10-15T12:00:00.269Z`.
 """
 
-import csv
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from loadgen.errors import TraceError
-from loadgen.traces.row import NS_PER_S, Format, TraceRow, drop_reason
+from loadgen.traces.columns import Fields, header, read_columns
+from loadgen.traces.format import Format, ReadOptions, Source
+from loadgen.traces.row import NS_PER_S, Dropped, TraceRow, usable
 
 _TIME, _INPUT, _OUTPUT, _IMAGES = "TIMESTAMP", "ContextTokens", "GeneratedTokens", "NumImages"
 _STAMP = re.compile(
@@ -18,22 +19,14 @@ _STAMP = re.compile(
 )
 
 
-def matches(first_line: str) -> bool:
-    """True if `first_line` is the header of such a file."""
-    return {_TIME, _INPUT, _OUTPUT} <= {name.strip() for name in first_line.split(",")}
+def matches(source: Source) -> bool:
+    return {_TIME, _INPUT, _OUTPUT} <= header(source.first_line)
 
 
-def read(lines: Iterable[str], where: str) -> Iterator[TraceRow | str]:
-    """Each line's row, or the reason why it is dropped.
-
-    Raises:
-        TraceError: naming `where`, the line and the field.
-    """
-    reader = csv.reader(lines)
-    columns = {name.strip(): i for i, name in enumerate(next(reader))}
-    for fields in reader:
-        if fields:
-            yield _row(fields, columns, f"{where}:{reader.line_num}")
+def read(source: Source, options: ReadOptions) -> Iterator[TraceRow | Dropped]:
+    """See Format.read."""
+    for fields in read_columns(source):
+        yield _row(fields)
 
 
 def timestamp_ns(text: str) -> int:
@@ -50,25 +43,15 @@ def timestamp_ns(text: str) -> int:
     return int(whole.timestamp()) * NS_PER_S + int((fraction or "").ljust(9, "0"))
 
 
-def _row(fields: list[str], columns: dict[str, int], where: str) -> TraceRow | str:
-    if len(fields) != len(columns):
-        raise TraceError(f"{where}: expected {len(columns)} fields, got {len(fields)}")
-    num_input = _count(fields, columns, _INPUT, where)
-    num_output = _count(fields, columns, _OUTPUT, where)
-    if _IMAGES in columns and _count(fields, columns, _IMAGES, where) > 0:
-        return "has images"
+def _row(fields: Fields) -> TraceRow | Dropped:
     try:
-        at_ns = timestamp_ns(fields[columns[_TIME]].strip())
+        at_ns = timestamp_ns(fields.text(_TIME))
     except ValueError as error:
-        raise TraceError(f"{where}: {_TIME}: {error}") from error
-    return drop_reason(num_input, num_output) or TraceRow(at_ns, num_input, num_output)
+        raise TraceError(f"{fields.where}: {_TIME}: {error}") from error
+    row = TraceRow(at_ns, fields.count(_INPUT), fields.count(_OUTPUT))
+    if _IMAGES in fields and fields.count(_IMAGES) > 0:
+        return Dropped("has images", row)
+    return usable(row)
 
 
-def _count(fields: list[str], columns: dict[str, int], name: str, where: str) -> int:
-    text = fields[columns[name]].strip()
-    if not (text.isascii() and text.isdigit()):
-        raise TraceError(f"{where}: {name}: expected a whole number, 0 or more, got {text!r}")
-    return int(text)
-
-
-FORMAT = Format("azure", matches, read)
+FORMAT = Format("azure", f"CSV with the columns {_TIME},{_INPUT},{_OUTPUT}", matches, read)

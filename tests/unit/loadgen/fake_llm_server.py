@@ -60,6 +60,7 @@ class FakeServer:
         self.requests: list[dict[str, Any]] = []
         self.arrivals: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.cancelled: list[str] = []
+        self.doors: list[str] = []
         self.num_sockets = 0
         self.url = ""
 
@@ -73,6 +74,7 @@ class FakeServer:
     async def completions(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         self._asked(body)
+        self.doors.append(request.path)
         if self.status is not None:
             status, message = self.status
             return web.json_response({"error": {"message": message}}, status=status)
@@ -120,6 +122,7 @@ async def serve(script: Callable[[dict[str, Any]], Script]) -> AsyncIterator[Fak
     app = web.Application(client_max_size=2**26)
     app.router.add_get("/v1/models", server.list_models)
     app.router.add_post("/v1/completions", server.completions)
+    app.router.add_post("/v1/chat/completions", server.completions)
     app.router.add_get("/v1/stream", server.stream)
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1)
     await runner.setup()
