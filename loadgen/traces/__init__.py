@@ -1,7 +1,8 @@
 """Readers of recorded traffic. A format is one module with a FORMAT, listed here."""
 
-from collections.abc import Iterable
 from pathlib import Path
+
+import msgspec
 
 from loadgen.errors import TraceError, UsageError
 from loadgen.traces import (
@@ -71,7 +72,7 @@ def _in_order(yielded: list[TraceRow | Dropped]) -> list[TraceRow]:
     kept: list[int | None] = []  # of each yielded: itself, or who takes its place
     times: dict[int, int] = {}
     for number, item in enumerate(yielded):
-        row = item.row if isinstance(item, Dropped) else item
+        row = _row(item)
         before = None if row.after is None else kept[row.after]
         if isinstance(item, Dropped):
             kept.append(before)
@@ -80,26 +81,22 @@ def _in_order(yielded: list[TraceRow | Dropped]) -> list[TraceRow]:
             times[number] = row.at_ns if before is None else max(row.at_ns, times[before])
     order = sorted(times, key=times.__getitem__)
     place = {number: index for index, number in enumerate(order)}
-    return [_placed(item, kept, place) for item in _rows(yielded, order)]
+    rows = (_row(yielded[number]) for number in order)
+    return [_placed(row, times[number], kept, place) for number, row in zip(order, rows, strict=True)]
 
 
-def _rows(yielded: list[TraceRow | Dropped], order: Iterable[int]) -> Iterable[TraceRow]:
-    for number in order:
-        item = yielded[number]
-        if isinstance(item, TraceRow):
-            yield item
+def _row(item: TraceRow | Dropped) -> TraceRow:
+    return item.row if isinstance(item, Dropped) else item
 
 
-def _placed(row: TraceRow, kept: list[int | None], place: dict[int, int]) -> TraceRow:
-    """`row` with its forerunner as an index into the usable rows."""
+def _placed(row: TraceRow, at_ns: int, kept: list[int | None], place: dict[int, int]) -> TraceRow:
+    """`row` with its forerunner as an index into the usable rows, and not before it."""
     if row.after is None:
         return row
     before = kept[row.after]
-    return TraceRow(
-        at_ns=row.at_ns,
-        num_input=row.num_input,
-        num_output=row.num_output,
-        content=row.content,
+    return msgspec.structs.replace(
+        row,
+        at_ns=at_ns,
         after=None if before is None else place[before],
         think_s=None if before is None else row.think_s,
         adds_turn=row.adds_turn and before is not None,

@@ -15,26 +15,38 @@ class Source:
     """A file, or a folder's files by name (hidden ones and folders in it are left out).
 
     Raises:
-        TraceError: it cannot be read.
+        TraceError: what is asked for cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.is_folder = path.is_dir()
-        self.files = sorted(self._names(), key=lambda file: file.name)
+        self.files = sorted(self._files(), key=lambda file: file.name)
+        self._digests: dict[str, str] = {}
 
-    @cached_property
+    @property
     def sha256(self) -> str:
         """See Trace.sha256."""
-        if not self.is_folder:
-            return hashlib.sha256(_content(self.path)).hexdigest()
-        lines = [f"{hashlib.sha256(_content(file)).hexdigest()}  {file.name}\n" for file in self.files]
-        return hashlib.sha256("".join(lines).encode()).hexdigest()
+        digests = sorted(self._digests.items())
+        if len(digests) == 1:
+            return digests[0][1]
+        return hashlib.sha256("".join(f"{digest}  {name}\n" for name, digest in digests).encode()).hexdigest()
+
+    def text(self, path: Path) -> str:
+        """A file's text without its byte order mark; the file counts as read."""
+        try:
+            content = path.read_bytes()
+            self._digests[path.name] = hashlib.sha256(content).hexdigest()
+            return content.decode("utf-8-sig")
+        except OSError as error:
+            raise TraceError(f"{path}: cannot be read: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise TraceError(f"{path}: not UTF-8 text (byte {error.start})") from error
 
     @cached_property
     def lines(self) -> list[str]:
         """Of the file; of a folder there are none."""
-        return [] if self.is_folder else text(self.path).split("\n")
+        return [] if self.is_folder else self.text(self.path).split("\n")
 
     @property
     def first_line(self) -> str:
@@ -46,7 +58,7 @@ class Source:
             if line.strip():
                 yield f"{self.path}:{number}", line
 
-    def _names(self) -> list[Path]:
+    def _files(self) -> list[Path]:
         if not self.is_folder:
             return [self.path]
         return [file for file in self.path.iterdir() if file.is_file() and not file.name.startswith(".")]
@@ -80,18 +92,6 @@ class Format(msgspec.Struct, frozen=True):
     """A window of the day means something to it; to be told one else is an error."""
 
 
-def text(path: Path) -> str:
-    """A file's text without its byte order mark.
-
-    Raises:
-        TraceError: it cannot be read, or is not UTF-8.
-    """
-    try:
-        return _content(path).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise TraceError(f"{path}: not UTF-8 text (byte {error.start})") from error
-
-
 def json_object(line: str) -> dict[str, object]:
     """The JSON object in `line`; an empty one if it holds anything else."""
     try:
@@ -99,10 +99,3 @@ def json_object(line: str) -> dict[str, object]:
     except msgspec.DecodeError:
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise TraceError(f"{path}: cannot be read: {error.strerror}") from error

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadgen.errors import TraceError
-from loadgen.traces.format import text
+from loadgen.traces.format import Source
 
 _INPUTS = ("input_tokens", "text_tokens")
 _OUTPUT = "output_tokens"
@@ -69,14 +69,14 @@ class Lengths:
         return window[name]
 
 
-def read_lengths(path: Path) -> Lengths:
+def read_lengths(source: Source, path: Path) -> Lengths:
     """The lengths in a `*-dataset.json`.
 
     Raises:
         TraceError: it is not of that form.
     """
     try:
-        content = msgspec.json.decode(text(path), type=dict[str, dict[str, str]])
+        content = msgspec.json.decode(source.text(path), type=dict[str, dict[str, str]])
         by_start = sorted((float(start), fields) for start, fields in content.items())
     except ValueError as error:  # msgspec's errors are among them
         raise TraceError(f"{path}: expected {{t_s: {{field: distribution}}}}: {error}") from error

@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 
 from loadgen.errors import TraceError
-from loadgen.traces.format import Format, ReadOptions, Source, json_object, text
+from loadgen.traces.format import Format, ReadOptions, Source, json_object
 from loadgen.traces.row import NS_PER_S, Blocks, Dropped, TraceRow, usable
 from loadgen.traces.sessions import Sessions
 
@@ -38,7 +38,7 @@ def matches(source: Source) -> bool:
 
 def read(source: Source, options: ReadOptions) -> Iterator[TraceRow | Dropped]:
     """See Format.read."""
-    lengths = _lengths(source.path.with_suffix(".lengths.json"))
+    lengths = _lengths(source, source.path.with_suffix(".lengths.json"))
     sessions = Sessions()
     for where, line in source.numbered():
         try:
@@ -65,9 +65,9 @@ def _blocks(row: _Line, lengths: dict[int, int], where: str) -> Blocks:
     return Blocks("", ids, sizes)
 
 
-def _lengths(path: Path) -> dict[int, int]:
+def _lengths(source: Source, path: Path) -> dict[int, int]:
     try:
-        return msgspec.json.decode(text(path), type=dict[int, int], strict=False)
+        return msgspec.json.decode(source.text(path), type=dict[int, int], strict=False)
     except msgspec.DecodeError as error:
         raise TraceError(f"{path}: expected {{id: tokens}}: {error}") from error
 

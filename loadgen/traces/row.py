@@ -45,7 +45,7 @@ class TraceRow(msgspec.Struct, frozen=True):
     """One recorded request. Token counts are the recorded tokenizer's, not the tested model's."""
 
     at_ns: int
-    """When it arrived, on the trace's own clock."""
+    """When it arrived, on the trace's own clock; in a Trace never before the row it follows."""
     num_input: int | None
     """None: `content` is the text, and how many tokens that is only the server knows."""
     num_output: int
@@ -80,7 +80,7 @@ class Trace(msgspec.Struct, frozen=True):
     path: Path
     format: str
     sha256: str
-    """Of the file; of a folder: of what `sha256sum *` prints in it."""
+    """Of the file; of several that were read: of what `sha256sum` prints of them, sorted by name."""
     rows: list[TraceRow]
     dropped_rows: list[Dropped]
     notes: list[str]

@@ -21,13 +21,15 @@ import numpy as np
 import numpy.typing as npt
 
 from loadgen.errors import TraceError
-from loadgen.traces.format import Format, ReadOptions, Source, text
+from loadgen.traces.format import Format, ReadOptions, Source
 from loadgen.traces.lengths import Lengths, read_lengths
 from loadgen.traces.row import NS_PER_S, Dropped, Note, TraceRow, usable
 
 _TRACE, _DATASET = "-trace.csv", "-dataset.json"
 _NUMBER = r"\d+(?:\.\d+)?(?:e[+-]?\d+)?"
 _LINE = re.compile(rf"({_NUMBER}),({_NUMBER}),({_NUMBER}),(|Gamma|Weibull),({_NUMBER}),({_NUMBER})\s*")
+_MIN_SHAPE = 0.01
+"""Under it a Weibull's mean is no number; the published shapes are 0.03 and more."""
 _Floats = npt.NDArray[np.float64]
 
 
@@ -41,7 +43,7 @@ class _Window(msgspec.Struct, frozen=True):
 
 def matches(source: Source) -> bool:
     traces = _traces(source)
-    return bool(traces) and _LINE.fullmatch(text(traces[0]).split("\n")[0]) is not None
+    return bool(traces) and _LINE.fullmatch(source.text(traces[0]).split("\n")[0]) is not None
 
 
 def read(source: Source, options: ReadOptions) -> Iterator[TraceRow | Dropped | Note]:
@@ -49,12 +51,12 @@ def read(source: Source, options: ReadOptions) -> Iterator[TraceRow | Dropped | 
     num_expected = 0.0
     traces = _traces(source)
     for path in traces:
-        windows = _windows(path)
+        windows = _windows(source, path)
         edges = np.array([window.start_s for window in windows] + [_end_s(windows)])
         num_expected += sum(w.rate * float(gap) for w, gap in zip(windows, np.diff(edges), strict=True))
-        rng = np.random.default_rng([options.seed, *path.name.encode()])
+        rng = np.random.default_rng([options.seed % 2**63, *path.name.encode()])
         times = _arrivals(windows, edges, rng)
-        lengths = read_lengths(path.with_name(path.name.removesuffix(_TRACE) + _DATASET))
+        lengths = read_lengths(source, path.with_name(path.name.removesuffix(_TRACE) + _DATASET))
         yield from _rows(times, lengths, rng, options)
     yield Note(
         f"generated: {len(traces)} clients, seed {options.seed}; "
@@ -71,9 +73,9 @@ def _traces(source: Source) -> list[Path]:
     ]
 
 
-def _windows(path: Path) -> list[_Window]:
+def _windows(source: Source, path: Path) -> list[_Window]:
     windows: list[_Window] = []
-    for number, line in enumerate(text(path).split("\n"), 1):
+    for number, line in enumerate(source.text(path).split("\n"), 1):
         if not line.strip():
             continue
         found = _LINE.fullmatch(line)
@@ -83,8 +85,10 @@ def _windows(path: Path) -> list[_Window]:
             )
         start_s, rate, _, pattern, shape, _ = found.groups()
         windows.append(_Window(float(start_s), float(rate), pattern, float(shape)))
-        if windows[-1].rate and not (pattern and windows[-1].shape):
-            raise TraceError(f"{path}:{number}: a rate of {rate} needs a pattern and a shape, got {line!r}")
+        if windows[-1].rate and not (pattern and windows[-1].shape >= _MIN_SHAPE):
+            raise TraceError(
+                f"{path}:{number}: a rate of {rate} needs a pattern and a shape of {_MIN_SHAPE} or more"
+            )
     if len(windows) < 2 or any(b.start_s <= a.start_s for a, b in pairwise(windows)):
         raise TraceError(f"{path}: expected at least two windows, each later than the one before")
     return windows

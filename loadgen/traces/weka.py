@@ -15,7 +15,7 @@ import msgspec
 
 from loadgen.errors import TraceError
 from loadgen.traces.blocks import uniform
-from loadgen.traces.format import Format, ReadOptions, Source, json_object, text
+from loadgen.traces.format import Format, ReadOptions, Source, json_object
 from loadgen.traces.row import NS_PER_S, Dropped, Note, TraceRow, usable
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -47,21 +47,17 @@ class _Before(msgspec.Struct, frozen=True):
 
 
 def matches(source: Source) -> bool:
-    first = (
-        next((file for file in source.files if file.suffix == ".json"), None) if source.is_folder else None
-    )
-    if source.is_folder and first is None:
-        return False
-    content = "\n".join(source.lines) if first is None else text(first)
-    return json_object(content).keys() >= {"block_size", "hash_id_scope", "requests"}
+    files = _files(source)
+    keys = {"block_size", "hash_id_scope", "requests"}
+    return bool(files) and json_object(source.text(files[0])).keys() >= keys
 
 
 def read(source: Source, options: ReadOptions) -> Iterator[TraceRow | Dropped | Note]:
     """See Format.read."""
-    files = [file for file in source.files if file.suffix == ".json"] if source.is_folder else source.files
+    files = _files(source)
     number, num_untimed = 0, 0
     for path in files:
-        reading = _Reading(path, _decode(path), options, number)
+        reading = _Reading(path, _decode(source, path), options, number)
         yield from reading.rows()
         number, num_untimed = reading.number, num_untimed + reading.num_untimed
     if len(files) > 1:
@@ -72,9 +68,14 @@ def read(source: Source, options: ReadOptions) -> Iterator[TraceRow | Dropped | 
         )
 
 
-def _decode(path: Path) -> _Session:
+def _files(source: Source) -> list[Path]:
+    """The sessions: the file, or a folder's JSON files."""
+    return [file for file in source.files if file.suffix == ".json" or not source.is_folder]
+
+
+def _decode(source: Source, path: Path) -> _Session:
     try:
-        return msgspec.json.decode(text(path), type=_Session)
+        return msgspec.json.decode(source.text(path), type=_Session)
     except msgspec.DecodeError as error:
         raise TraceError(f"{path}: {error}") from error
 

@@ -67,6 +67,13 @@ def test_the_seed_decides_and_a_window_is_a_part_of_the_day(tmp_path: Path) -> N
     assert len(part) > 1000
 
 
+def test_the_digest_covers_rates_and_lengths(tmp_path: Path) -> None:
+    path = client(tmp_path, ["3,1,Gamma,1,1"] * 2)
+    before = load(path).sha256
+    client(tmp_path, ["3,1,Gamma,1,1"] * 2, LENGTHS | {"output_tokens": "{6: 1.0}"})
+    assert load(path).sha256 != before
+
+
 def test_a_folder_is_all_its_clients_and_one_does_not_change_another(tmp_path: Path) -> None:
     alone = load(client(tmp_path, ["1,1,Gamma,1,1"] * 2, name="a")).rows
     client(tmp_path, ["1,1,Gamma,1,1"] * 2, LENGTHS | {"image_count": "{0: 0.5, 2: 0.5}"}, name="b")
