@@ -18,13 +18,14 @@ MIN_ROWS_FP32 = 16
 
 
 class Partial(NamedTuple):
-    """softmax(q K^T) V of some tiles, each relative to its own maximum."""
+    """Attention within each tile, and what a tile weighs against the row's others: weight * exp(maximum)."""
 
     maximum: Tensor
+    """Of the tile's scores."""
     weight: Tensor
     """Sum of exp(score - maximum)."""
     output: Tensor
-    """Sum of exp(score - maximum) * value."""
+    """softmax(scores) V, of the tile alone; the model's dtype."""
 
 
 def causal_mask(device: torch.device) -> Tensor:
@@ -42,25 +43,22 @@ def attend_decode(q: Tensor, kv: LayerKv, tiles: DecodeTiles, scale: float) -> T
     k = _gather(kv.k, tiles.block_ids).view(-1, TILE, head_dim)
     v = _gather(kv.v, tiles.block_ids).view(-1, TILE, head_dim)
     scores = _bmm(queries, k.transpose(1, 2)).float().view(num_kv_heads, num_items, group, TILE)
-    maximum, weight, probs = _softmax_parts(torch.add(tiles.mask, scores, alpha=scale))
-    output = _bmm(probs.view(-1, group, TILE).to(v.dtype), v).float().view(num_kv_heads, num_items, group, -1)
-    part = _merge_rows(Partial(maximum, weight, output), tiles, num_rows)
-    return (part.output / part.weight).transpose(0, 1).reshape(num_rows, num_heads, head_dim).to(q.dtype)
+    maximum, weight, probs = _softmax(torch.add(tiles.mask, scores, alpha=scale))
+    output = _bmm(probs.view(-1, group, TILE).to(v.dtype), v).view(num_kv_heads, num_items, group, head_dim)
+    if tiles.items_of_row is not None:
+        output = _merge_items(Partial(maximum, weight, output), tiles.item_rows, tiles.items_of_row, num_rows)
+    return output.transpose(0, 1).reshape(num_rows, num_heads, head_dim).to(q.dtype)
 
 
-def _merge_rows(part: Partial, tiles: DecodeTiles, num_rows: int) -> Partial:
-    # items [Hkv, N, G, .] -> rows [Hkv, rows, G, .]; index_add_ adds in item order, which is tile order
-    if tiles.items_of_row is None:
-        return part
+def _merge_items(part: Partial, item_rows: Tensor, items_of_row: Tensor, num_rows: int) -> Tensor:
+    # items [Hkv, N, G, .] -> rows [Hkv, rows, G, D]; index_add_ adds in item order, which is tile order
     num_kv_heads, _, group, head_dim = part.output.shape
-    padded = part.maximum.index_select(1, tiles.items_of_row).view(num_kv_heads, num_rows, -1, group, 1)
-    maximum = padded.amax(2)
-    factor = torch.exp(part.maximum - maximum.index_select(1, tiles.item_rows))
-    weight = part.weight.new_zeros(num_kv_heads, num_rows, group, 1)
-    output = part.output.new_zeros(num_kv_heads, num_rows, group, head_dim)
-    weight.index_add_(1, tiles.item_rows, part.weight * factor)
-    output.index_add_(1, tiles.item_rows, part.output * factor)
-    return Partial(maximum, weight, output)
+    padded = part.maximum.index_select(1, items_of_row).view(num_kv_heads, num_rows, -1, group, 1)
+    factor = torch.exp(part.maximum - padded.amax(2).index_select(1, item_rows)).mul_(part.weight)
+    total = factor.new_zeros(num_kv_heads, num_rows, group, 1).index_add_(1, item_rows, factor)
+    share = factor.div_(total.index_select(1, item_rows))
+    merged = share.new_zeros(num_kv_heads, num_rows, group, head_dim)
+    return merged.index_add_(1, item_rows, part.output * share)
 
 
 def attend_prefill(
@@ -81,32 +79,36 @@ def _attend_block(q: Tensor, k: Tensor, v: Tensor, block: QueryBlock, causal: Te
     scores = _bmm(queries, k[:, : num_tiles * TILE].transpose(1, 2)).float().mul_(scale)
     scores = scores.view(num_kv_heads, n, group, num_tiles, TILE)
     scores[:, :, :, -1] += causal[block.offset : block.offset + n]
-    maximum, weight, probs = _softmax_parts(scores.view(num_kv_heads, n * group, num_tiles, TILE))
+    maximum, weight, probs = _softmax(scores.view(num_kv_heads, n * group, num_tiles, TILE))
     by_tile = torch.empty(num_kv_heads, num_tiles, n * group, TILE, dtype=v.dtype, device=v.device)
     by_tile.copy_(probs.transpose(1, 2))  # converts and reorders in one pass
     values = v[:, : num_tiles * TILE].reshape(-1, TILE, head_dim)
     output = _bmm(by_tile.view(-1, n * group, TILE), values).view(num_kv_heads, num_tiles, -1, head_dim)
-    part = _merge_tiles(Partial(maximum.transpose(1, 2), weight.transpose(1, 2), output))
-    merged = (part.output / part.weight).view(num_kv_heads, n, group, head_dim)
-    return merged.transpose(0, 1).reshape(n, num_heads, head_dim)
+    if num_tiles > 1:
+        merged = _merge_tiles(Partial(maximum.transpose(1, 2), weight.transpose(1, 2), output))
+    else:
+        merged = output[:, 0]
+    return merged.view(num_kv_heads, n, group, head_dim).transpose(0, 1).reshape(n, num_heads, head_dim)
 
 
-def _merge_tiles(part: Partial) -> Partial:
-    # [Hkv, tiles, rows, .] -> [Hkv, rows, .], in tile order as in _merge_rows
-    maximum = part.maximum.amax(1, keepdim=True)
-    factor = torch.exp(part.maximum - maximum)
-    weight, output = part.weight[:, 0] * factor[:, 0], part.output[:, 0].float() * factor[:, 0]
-    for tile in range(1, part.output.shape[1]):
-        weight += part.weight[:, tile] * factor[:, tile]
-        output += part.output[:, tile].float() * factor[:, tile]
-    return Partial(maximum[:, 0], weight, output)
+def _merge_tiles(part: Partial) -> Tensor:
+    # [Hkv, tiles, rows, .] -> [Hkv, rows, D], with the arithmetic of _merge_items
+    factor = torch.exp(part.maximum - part.maximum.amax(1, keepdim=True)).mul_(part.weight)
+    total = factor[:, 0].clone()
+    for tile in range(1, factor.shape[1]):
+        total += factor[:, tile]
+    share = factor.div_(total[:, None])
+    merged = part.output[:, 0] * share[:, 0]
+    for tile in range(1, factor.shape[1]):
+        merged += part.output[:, tile] * share[:, tile]
+    return merged
 
 
-def _softmax_parts(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    # overwrites scores [..., TILE] with exp(scores - maximum)
-    maximum = scores.amax(-1, keepdim=True)
-    probs = scores.sub_(maximum).exp_()
-    return maximum, probs.sum(-1, keepdim=True), probs
+def _softmax(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    # [..., TILE] -> maximum, weight [..., 1], softmax; the most probable key has exp(0) / weight.
+    # torch.softmax is split over threads between rows only, and far faster than torch.exp on masked scores
+    probs = torch.softmax(scores, -1)
+    return scores.amax(-1, keepdim=True), probs.amax(-1, keepdim=True).reciprocal_(), probs
 
 
 def _gather(cache: Tensor, block_ids: Tensor) -> Tensor:
