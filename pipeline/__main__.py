@@ -30,6 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     asked = next((word for word in argv if not word.startswith("-")), None)
     args = _parser(asked).parse_args(argv)
+    sys.path.insert(0, "")  # import paths in config.toml may name modules of the current folder
     try:
         status: int = args.run(args)
         sys.stdout.flush()

@@ -96,14 +96,14 @@ def device_options(config: Config) -> RunnerOptions:
 def runner_factory(blueprint: Blueprint, card: ModelCard) -> RunnerFactory:
     """The runner of config, with the device half of the sample stage. Opening it imports torch."""
     options = device_options(blueprint.config)
-    sample = blueprint.classes["sample"]
+    sample, sample_options = blueprint.classes["sample"], blueprint.options["sample"]
 
     def open_runner() -> Any:
         from pipeline.gpu.runner import load_runner
 
         origin = f"{sample.__module__}:{sample.__qualname__}.device_op"
         sampling_op = resolve(origin, getattr(sample, "device_op", ""))
-        return load_runner(card, options, sampling_op=sampling_op)
+        return load_runner(card, options, sampling_op=lambda: sampling_op(sample_options))
 
     return RunnerFactory(open_runner)
 

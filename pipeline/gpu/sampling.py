@@ -5,6 +5,7 @@ A row's token depends on its own logits, parameters, seed and position alone, ne
 
 from dataclasses import dataclass
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -44,7 +45,13 @@ class SamplingOp:
 
     Filtered rows choose among the first of their tokens in order of (logit falling, id rising): the top k,
     then of those the fewest that have mass top_p (Holtzman et al. 2020), at least one.
+
+    Args:
+        options: those of the sample stage that names this class; the built-in stage has none.
     """
+
+    def __init__(self, options: msgspec.Struct | None = None) -> None:
+        self.options = options
 
     def __call__(self, logits: Tensor, rows: SamplingRows) -> Tensor:
         """[R, V] (any float dtype, not changed) -> [R] int64 token ids."""

@@ -21,7 +21,10 @@ class Sample(Stage[StepHandle, NoOptions]):
     gives = (SampledBatch,)
 
     device_op: ClassVar[str] = "pipeline.gpu.sampling:SamplingOp"
-    """Import path of the SamplingOp that the runner launches; a path, because only gpu imports torch."""
+    """Import path of the SamplingOp that the runner launches, made with this stage's options.
+
+    A path, because only gpu imports torch.
+    """
 
     async def handle(self, batch: Sequence[StepHandle]) -> None:
         for step in batch:

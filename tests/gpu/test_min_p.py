@@ -3,6 +3,7 @@
 import torch
 
 from examples.min_p.min_p import MinPSampling
+from examples.min_p.stage import MinPOptions
 from pipeline.gpu.sampling import SamplingRows
 
 
@@ -15,7 +16,9 @@ def chosen(probs: list[float], top_k: int = 0) -> set[int]:
         seed=torch.arange(num_rows),
         position=torch.zeros(num_rows, dtype=torch.int64),
     )
-    return set(MinPSampling()(torch.tensor(probs).log().expand(num_rows, -1), rows).tolist())
+    return set(
+        MinPSampling(MinPOptions(min_p=0.1))(torch.tensor(probs).log().expand(num_rows, -1), rows).tolist()
+    )
 
 
 def test_tokens_below_a_fraction_of_the_best_are_never_chosen() -> None:
