@@ -1,8 +1,7 @@
 """Linear layers in torch: oneDNN's packed weights on the CPU, F.linear elsewhere.
 
 Packed bf16 is 1.3 to 2.2 times as fast as F.linear on a CPU with AVX-512 BF16. Unlike F.linear in fp32 it
-gives a row the same bits at every number of rows but one: a single row is summed in another order where rows
-are longer than about 1,000 elements (docs/decisions/0002), so it is computed twice.
+gives a row the same bits at every number of rows but one: see LONG_ROW.
 """
 
 from dataclasses import dataclass
@@ -10,6 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+LONG_ROW = 1024
+"""oneDNN sums a single row of more inputs than this in another order than one of several rows. It is computed
+twice, so that its bits do not depend on its neighbours (docs/decisions/0002)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,7 @@ class PackedLinear:
         self._bias = bias
 
     def __call__(self, x: Tensor) -> Tensor:
-        if x.shape[0] == 1:
+        if x.shape[0] == 1 and x.shape[1] > LONG_ROW:
             return self._multiply(x.expand(2, -1).contiguous())[:1]
         return self._multiply(x)
 
