@@ -7,7 +7,7 @@ Definitions (printed beside every report):
   TPOT  (E2E - TTFT) / (output tokens - 1); none for fewer than two tokens
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -20,6 +20,15 @@ class Failure(msgspec.Struct, frozen=True):
     message: str
 
 
+class ServerTimings(msgspec.Struct, frozen=True):
+    """Where this project's server says that a request's time went, in milliseconds (docs/api.md)."""
+
+    e2e_ms: float
+    ttft_ms: float | None
+    segments_ms: dict[str, float]
+    """By segment, in order; they add up to `e2e_ms`."""
+
+
 class Record(msgspec.Struct):
     """One request as the client saw it. Clients write it while it runs; nobody writes it afterwards."""
 
@@ -30,6 +39,8 @@ class Record(msgspec.Struct):
     """None: the text was given, and only the server knows its length."""
     planned_output: int
     sent_s: float | None = None
+    first_byte_s: float | None = None
+    """First frame of any kind, or the response's headers: the server has taken notice."""
     chunk_s: list[float] = []
     """Arrival of each frame that held at least one token. Role, ping and usage frames are not here."""
     chunk_tokens: list[int] = []
@@ -42,6 +53,16 @@ class Record(msgspec.Struct):
     """From the server's usage, as is `output_tokens`; None if it sent none."""
     output_tokens: int | None = None
     failure: Failure | None = None
+    ended_by: Literal["server", "client"] = "server"
+    """"client": it was ended on purpose (patience, a planned cancel), which is no failure and no answer."""
+    abandoned: bool = False
+    """Ended by the client because its patience ran out; false for a planned cancel."""
+    request_name: str | None = None
+    """The id of the request on the wire."""
+    server_timings: ServerTimings | None = None
+    """If the server was asked and says."""
+    text: str | None = None
+    """The visible answer; None: not kept."""
 
     def chunk(self, now_s: float, num_tokens: int, *, is_answer: bool = True) -> None:
         """A frame with tokens came; `num_tokens` 0 = the protocol does not say how many."""
@@ -50,6 +71,11 @@ class Record(msgspec.Struct):
         if is_answer and self.answer_s is None:
             self.answer_s = now_s
 
+    def say(self, text: str) -> None:
+        """A piece of the visible answer came, in a frame of any kind."""
+        if self.text is not None:
+            self.text += text
+
     def usage(self, input_tokens: int, output_tokens: int) -> None:
         self.input_tokens, self.output_tokens = input_tokens, output_tokens
 
@@ -57,6 +83,11 @@ class Record(msgspec.Struct):
         """The first failure is the cause; later ones follow from it."""
         if self.failure is None:
             self.failure = Failure(reason, message)
+
+    @property
+    def is_finished(self) -> bool:
+        """A whole answer came."""
+        return self.failure is None and self.ended_by == "server"
 
     @property
     def num_tokens_seen(self) -> int:

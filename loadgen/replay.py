@@ -18,10 +18,11 @@ from loadgen.openloop import OpenLoop
 from loadgen.prefixes import Prefixes, TokenRange
 from loadgen.progress import Progress
 from loadgen.prompts import Text, load_text
+from loadgen.record import Record
 from loadgen.report import print_report, write_json
 from loadgen.slo import Slo
-from loadgen.summary import summarise
-from loadgen.traces import ReadOptions, load
+from loadgen.summary import Summary, summarise
+from loadgen.traces import ReadOptions, Trace, load
 from loadgen.workload import Limits, Workload, plan, refuse_dependent
 
 FINISHED, SOME_FAILED, INTERRUPTED = 0, 1, 130
@@ -44,14 +45,47 @@ class Options(msgspec.Struct, frozen=True):
     json: Path | None = None
 
 
+class Run(msgspec.Struct, frozen=True):
+    """A replay that has ended."""
+
+    options: Options
+    model: str | None
+    """As the server names it."""
+    trace: Trace
+    workload: Workload
+    records: list[Record]
+    """Of every request that was sent, in order of sending."""
+    lags_s: list[float]
+    """Samples of the generator's loop lag."""
+    summary: Summary
+    is_stopped: bool
+    """By Ctrl-C, before everything was sent and answered."""
+
+
 async def replay(options: Options, console: Console) -> int:
-    """Runs it and returns the exit code.
+    """Measures, prints, writes, and returns the exit code.
+
+    Raises:
+        LoadgenError: the trace, the text, the server or a file cannot be used.
+    """
+    if options.json is not None and not options.json.parent.is_dir():
+        raise UsageError(f"--json {options.json}: there is no folder {options.json.parent}")
+    run = await measure(options, console)
+    print_report(console, run.summary, run.trace, run.workload)
+    if options.json is not None:
+        config = _config(options, run.model)
+        write_json(options.json, config, run.summary, run.trace, run.workload, run.records)
+    if run.is_stopped:
+        return INTERRUPTED
+    return SOME_FAILED if run.summary.failures else FINISHED
+
+
+async def measure(options: Options, console: Console) -> Run:
+    """Sends the trace's requests once; what is printed is the progress.
 
     Raises:
         LoadgenError: the trace, the text or the server cannot be used.
     """
-    if options.json is not None and not options.json.parent.is_dir():
-        raise UsageError(f"--json {options.json}: there is no folder {options.json.parent}")
     trace = load(options.trace, options.format, options.reading)
     workload = plan(trace, options.limits)
     refuse_dependent(workload)
@@ -65,15 +99,10 @@ async def replay(options: Options, console: Console) -> int:
             soft_wrap=True,
         )
         contents = await _contents(options, text, workload, client, console)
-        run = OpenLoop(workload.jobs, client, contents, clock, options.timeout_s)
-        await _watched(run, clock, lags_s, console)
-    summary = summarise(run.records, len(workload.jobs), workload.mean_gap_s, lags_s, options.slo)
-    print_report(console, summary, trace, workload)
-    if options.json is not None:
-        write_json(options.json, _config(options, model), summary, trace, workload, run.records)
-    if run.is_stopped:
-        return INTERRUPTED
-    return SOME_FAILED if summary.failures else FINISHED
+        loop = OpenLoop(workload.jobs, client, contents, clock, options.timeout_s)
+        await _watched(loop, clock, lags_s, console)
+    summary = summarise(loop.records, len(workload.jobs), workload.mean_gap_s, lags_s, options.slo)
+    return Run(options, model, trace, workload, loop.records, lags_s, summary, loop.is_stopped)
 
 
 async def _contents(
