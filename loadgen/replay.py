@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import signal
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,9 @@ from loadgen.traces import ReadOptions, Trace, load
 from loadgen.workload import Limits, Workload, plan, refuse_dependent
 
 FINISHED, SOME_FAILED, INTERRUPTED = 0, 1, 130
+
+Watch = Callable[[OpenLoop, RunClock], Coroutine[Any, Any, None]]
+"""What looks at a run while it goes on, and may stop it."""
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -80,8 +84,11 @@ async def replay(options: Options, console: Console) -> int:
     return SOME_FAILED if run.summary.failures else FINISHED
 
 
-async def measure(options: Options, console: Console) -> Run:
+async def measure(options: Options, console: Console, watch: Watch | None = None) -> Run:
     """Sends the trace's requests once; what is printed is the progress.
+
+    Args:
+        watch: runs beside the requests, from the first to the end of the last; then it is cancelled.
 
     Raises:
         LoadgenError: the trace, the text or the server cannot be used.
@@ -100,7 +107,7 @@ async def measure(options: Options, console: Console) -> Run:
         )
         contents = await _contents(options, text, workload, client, console)
         loop = OpenLoop(workload.jobs, client, contents, clock, options.timeout_s)
-        await _watched(loop, clock, lags_s, console)
+        await _watched(loop, clock, lags_s, console, watch)
     summary = summarise(loop.records, len(workload.jobs), workload.mean_gap_s, lags_s, options.slo)
     return Run(options, model, trace, workload, loop.records, lags_s, summary, loop.is_stopped)
 
@@ -118,7 +125,9 @@ async def _contents(
     return Contents(await calibrate.calibrated(text, client, options.seed, options.timeout_s), prefixes)
 
 
-async def _watched(run: OpenLoop, clock: RunClock, lags_s: list[float], console: Console) -> None:
+async def _watched(
+    run: OpenLoop, clock: RunClock, lags_s: list[float], console: Console, watch: Watch | None
+) -> None:
     """Runs `run` with its progress shown and its loop lag sampled; Ctrl-C stops it."""
     loop = asyncio.get_running_loop()
     gc.collect()
@@ -130,6 +139,8 @@ async def _watched(run: OpenLoop, clock: RunClock, lags_s: list[float], console:
                 group.create_task(sample_loop_lag(lags_s)),
                 group.create_task(Progress(run, clock, console).show()),
             ]
+            if watch is not None:
+                watchers.append(group.create_task(watch(run, clock)))
             await run.run()
             for watcher in watchers:
                 watcher.cancel()
