@@ -3,6 +3,7 @@
 Definitions (printed beside every report):
   TTFT  intended send -> first frame that holds a generated token
   E2E   intended send -> last frame that holds a generated token; usage and [DONE] frames do not extend it
+  raw   TTFT and E2E from when the request was really sent: what a generator that runs late would report
   ITL   gap between two such frames of one request; a frame of k tokens makes one gap
   TPOT  (E2E - TTFT) / (output tokens - 1); none for fewer than two tokens
 """
@@ -11,6 +12,9 @@ from typing import Any, Literal
 
 import msgspec
 
+_SHED = frozenset(("http_429", "http_503", "error_queue_full", "error_too_many_requests", "error_draining"))
+"""Over SSE a status; on the WebSocket this project's codes, for its error frames have no status."""
+
 
 class Failure(msgspec.Struct, frozen=True):
     """Why a request has no complete answer."""
@@ -18,6 +22,11 @@ class Failure(msgspec.Struct, frozen=True):
     reason: str
     """A short word to count by: http_429, unterminated, disconnected, timeout, ..."""
     message: str
+
+    @property
+    def is_shed(self) -> bool:
+        """The server turned the request away because it had too much to do (429, 503)."""
+        return self.reason in _SHED
 
 
 class ServerTimings(msgspec.Struct, frozen=True):
@@ -113,6 +122,14 @@ class Record(msgspec.Struct):
         return self.chunk_s[-1] - self.intended_s if self.chunk_s else None
 
     @property
+    def raw_ttft_s(self) -> float | None:
+        return self.chunk_s[0] - self.sent_s if self.chunk_s and self.sent_s is not None else None
+
+    @property
+    def raw_e2e_s(self) -> float | None:
+        return self.chunk_s[-1] - self.sent_s if self.chunk_s and self.sent_s is not None else None
+
+    @property
     def tpot_s(self) -> float | None:
         if not self.chunk_s or self.num_output < 2:
             return None
@@ -124,6 +141,12 @@ class Record(msgspec.Struct):
 
     def as_dict(self) -> dict[str, Any]:
         """Everything above, with the metrics in it, for result.json."""
-        metrics = {"ttft_s": self.ttft_s, "e2e_s": self.e2e_s, "tpot_s": self.tpot_s}
+        metrics = {
+            "ttft_s": self.ttft_s,
+            "raw_ttft_s": self.raw_ttft_s,
+            "e2e_s": self.e2e_s,
+            "raw_e2e_s": self.raw_e2e_s,
+            "tpot_s": self.tpot_s,
+        }
         fields: dict[str, Any] = msgspec.to_builtins(self)
         return fields | metrics

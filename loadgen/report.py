@@ -133,7 +133,7 @@ def _cells(spread: Spread | None) -> list[str]:
 
 def _goodput_line(good: Goodput, num_sent: int) -> str:
     return (
-        f"goodput ({good.slo}): {good.num_met} of {num_sent} sent ({good.attained_pct:.1f} %, "
+        f"goodput ({good.slo}): {good.num_met} of {num_sent} sent ({good.offered_pct:.1f} %, "
         f"a failure is a miss), {good.requests_per_s:.2f} requests/s of wall time"
     )
 

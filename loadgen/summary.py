@@ -35,18 +35,32 @@ class Lengths(msgspec.Struct, frozen=True):
 
 
 class Goodput(msgspec.Struct, frozen=True):
+    """Requests that keep every limit, of different wholes, so that shedding can neither hide nor help."""
+
     slo: Slo
     num_met: int
     attained_pct: float
-    """num_met of all requests sent: a failed one has missed."""
+    """num_met of the requests that the server took and the client did not end: a failure is a miss."""
+    offered_pct: float
+    """num_met of all requests sent: one that was shed, or whose client lost patience, is a miss too."""
+    shed_pct: float
+    """Turned away (429, 503), of all sent."""
     requests_per_s: float
     """num_met over the wall time."""
+    broken: list[str]
+    """Limits that the SLO's percentile is over, in words; empty if it holds or names no percentile."""
 
 
 class Summary(msgspec.Struct, frozen=True):
     num_planned: int
     num_sent: int
     num_finished: int
+    num_abandoned: int
+    """Ended by their clients, out of patience."""
+    num_cancelled: int
+    """Ended by their clients, as planned."""
+    num_shed: int
+    """Of the failures, those the server turned away (429, 503)."""
     failures: dict[str, int]
     failure_examples: dict[str, str]
     """The first message of each reason."""
@@ -61,9 +75,12 @@ class Summary(msgspec.Struct, frozen=True):
     """Of finished requests, over the wall time."""
     requests_per_s: float
     ttft: Spread | None
+    """From the due time (corrected), as is `e2e`; the raw ones count from the time really sent."""
+    raw_ttft: Spread | None
     itl: Spread | None
     tpot: Spread | None
     e2e: Spread | None
+    raw_e2e: Spread | None
     lateness: Spread | None
     loop_lag: Spread | None
     client_bound: list[str]
@@ -75,7 +92,8 @@ def summarise(
     records: list[Record], num_planned: int, mean_gap_s: float | None, lags_s: list[float], slo: Slo | None
 ) -> Summary:
     """`records` of the requests that were sent, all ended; latencies are of the finished ones."""
-    finished = [record for record in records if record.failure is None]
+    finished = [record for record in records if record.is_finished]
+    left = [record for record in records if record.ended_by == "client"]
     failures = [record.failure for record in records if record.failure is not None]
     wall_s = max((record.closed_s or 0.0 for record in records), default=0.0)
     lateness, lag = spread(record.lateness_s for record in records), spread(lags_s)
@@ -84,6 +102,9 @@ def summarise(
         num_planned=num_planned,
         num_sent=len(records),
         num_finished=len(finished),
+        num_abandoned=sum(record.abandoned for record in left),
+        num_cancelled=sum(not record.abandoned for record in left),
+        num_shed=sum(failure.is_shed for failure in failures),
         failures=dict(Counter(failure.reason for failure in failures).most_common()),
         failure_examples={failure.reason: failure.message for failure in reversed(failures)},
         wall_s=wall_s,
@@ -94,9 +115,11 @@ def summarise(
         output_tokens_per_s=_rate(output.actual, wall_s),
         requests_per_s=_rate(len(finished), wall_s),
         ttft=spread(record.ttft_s for record in finished),
+        raw_ttft=spread(record.raw_ttft_s for record in finished),
         itl=spread(gap for record in finished for gap in record.itl_s),
         tpot=spread(record.tpot_s for record in finished),
         e2e=spread(record.e2e_s for record in finished),
+        raw_e2e=spread(record.raw_e2e_s for record in finished),
         lateness=lateness,
         loop_lag=lag,
         client_bound=_client_bound(lateness, lag, mean_gap_s),
@@ -148,5 +171,18 @@ def _client_bound(lateness: Spread | None, lag: Spread | None, mean_gap_s: float
 
 def _goodput(records: list[Record], slo: Slo, wall_s: float) -> Goodput:
     num_met = sum(slo.is_met(record) for record in records)
-    attained_pct = 100 * num_met / len(records) if records else 0.0
-    return Goodput(slo, num_met, attained_pct, _rate(num_met, wall_s))
+    num_shed = sum(record.failure is not None and record.failure.is_shed for record in records)
+    num_taken = sum(record.ended_by == "server" for record in records) - num_shed
+    return Goodput(
+        slo=slo,
+        num_met=num_met,
+        attained_pct=_percent(num_met, num_taken),
+        offered_pct=_percent(num_met, len(records)),
+        shed_pct=_percent(num_shed, len(records)),
+        requests_per_s=_rate(num_met, wall_s),
+        broken=slo.broken(records),
+    )
+
+
+def _percent(count: int, whole: int) -> float:
+    return 100 * count / whole if whole else 0.0

@@ -75,7 +75,9 @@ def test_the_summary_counts_failures_and_rates_finished_requests_only() -> None:
     assert summary.output.planned == 5 and summary.output.actual == 4 and summary.output.num_off == 1
     assert summary.ttft is not None and summary.ttft.count == 1
     assert summary.goodput is not None and summary.goodput.num_met == 1
-    assert summary.goodput.attained_pct == 50.0 and summary.goodput.requests_per_s == 0.25
+    assert (summary.goodput.attained_pct, summary.goodput.offered_pct) == (100.0, 50.0)
+    assert summary.num_shed == 1 and summary.goodput.shed_pct == 50.0
+    assert summary.goodput.requests_per_s == 0.25
     assert summary.client_bound == []
 
 
@@ -110,12 +112,61 @@ def test_goals_take_units_and_a_one_token_answer_meets_any_tpot() -> None:
     assert not slo.is_met(finished([(0.1, 1), (0.15, 1)]))
 
 
+def test_itl_is_the_longest_gap_of_a_request_and_any_gap_of_a_run() -> None:
+    steady, stalled = finished([(0.1, 1), (0.2, 1), (0.3, 1)]), finished([(0.1, 1), (0.2, 1), (0.9, 1)])
+    slo = parse_slo("itl=150ms,p=75")
+    assert slo.percentile == 75 and slo.is_met(steady) and not slo.is_met(stalled)
+    assert slo.broken([steady, stalled]) == []  # the third of four gaps is 100 ms
+    assert parse_slo("itl=150ms,p=76").broken([steady, stalled]) == ["p76 ITL 700.0 ms is over 150 ms"]
+    assert parse_slo("itl=150ms").broken([stalled]) == []
+
+
+def test_a_failed_request_is_infinitely_late_and_a_left_one_is_not_counted() -> None:
+    good, failed, left = finished([(0.1, 1)]), finished([]), finished([(0.1, 1)])
+    failed.fail("http_503", "full")
+    left.ended_by, left.abandoned = "client", True
+    assert parse_slo("ttft=1s,p=50").broken([good, failed, left]) == []
+    assert parse_slo("ttft=1s,p=51").broken([good, failed, left]) == ["p51 TTFT inf ms is over 1000 ms"]
+    summary = summarise([good, failed, left], 3, None, [], parse_slo("ttft=1s"))
+    assert (summary.num_finished, summary.num_abandoned, summary.num_cancelled, summary.num_shed) == (
+        1,
+        1,
+        0,
+        1,
+    )
+    assert summary.failures == {"http_503": 1} and summary.ttft is not None and summary.ttft.count == 1
+    assert summary.goodput is not None
+    assert summary.goodput.attained_pct == 100 and summary.goodput.offered_pct == pytest.approx(100 / 3)
+
+
+def test_corrected_and_raw_latency_stand_side_by_side() -> None:
+    late = finished([(2.0, 1), (2.5, 1)], intended_s=1.0)
+    late.sent_s = 1.6
+    summary = summarise([late], 1, None, [], None)
+    spreads = (summary.ttft, summary.raw_ttft, summary.e2e, summary.raw_e2e)
+    assert [spread.mean_ms for spread in spreads if spread] == pytest.approx([1000, 400, 1500, 900])
+
+
 def test_an_answer_without_any_token_cannot_meet_a_ttft_goal() -> None:
     assert not parse_slo("ttft=100").is_met(finished([], output=0))
 
 
 @pytest.mark.parametrize(
-    "text", ["", "ttft", "ttft=", "ttft=-1", "ttft=nan", "ttft=inf", "speed=3", "ttft=1,x=2"]
+    "text",
+    [
+        "",
+        "ttft",
+        "ttft=",
+        "ttft=-1",
+        "ttft=nan",
+        "ttft=inf",
+        "speed=3",
+        "ttft=1,x=2",
+        "p=99",
+        "ttft=1,p=101",
+        "ttft=1,p=0",
+        "ttft=1,p=9ms",
+    ],
 )
 def test_wrong_goals_are_usage_errors(text: str) -> None:
     with pytest.raises(UsageError, match="--slo"):
