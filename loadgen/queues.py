@@ -1,0 +1,54 @@
+"""The server's queues while the run goes on, from its /metrics, if they are this project's."""
+
+import asyncio
+import re
+from collections.abc import Callable
+
+import aiohttp
+import msgspec
+
+from loadgen.errors import ServerError
+from loadgen.scrape import fetch
+
+_EVERY_S = 0.5
+_GAUGES = re.compile(
+    r'^stageline_(?:inbox_depth\{stage="(?P<stage>[^"]+)"\}|requests_(?P<state>waiting|running)) (?P<value>\S+)',
+    re.MULTILINE,
+)
+"""Found without reading the rest: a parser of the whole page would be a hole of 5 ms in every time stamp."""
+
+
+class QueueSample(msgspec.Struct, frozen=True):
+    at_s: float
+    waiting: float
+    """Requests that wait for a place on the device."""
+    running: float
+    inboxes: dict[str, float]
+    """Messages that wait for each stage."""
+
+
+async def sample_queues(url: str, clock: Callable[[], float], samples: list[QueueSample]) -> None:
+    """Appends a sample each half second until cancelled; ends by itself where there is nothing to sample."""
+    async with aiohttp.ClientSession() as session:
+        while (text := await _page(session, url)) is not None:
+            sample = read_sample(text, clock())
+            if not sample.inboxes:
+                return
+            samples.append(sample)
+            await asyncio.sleep(_EVERY_S)
+
+
+def read_sample(text: str, at_s: float) -> QueueSample:
+    """From the text of a /metrics page; without inboxes if it is not this project's."""
+    found = list(_GAUGES.finditer(text))
+    states = {match["state"]: float(match["value"]) for match in found if match["state"]}
+    inboxes = {match["stage"]: float(match["value"]) for match in found if match["stage"]}
+    return QueueSample(at_s, states.get("waiting", 0.0), states.get("running", 0.0), inboxes)
+
+
+async def _page(session: aiohttp.ClientSession, url: str) -> str | None:
+    """A server too busy to be scraped is still measured: the sampling ends, and the report shows the gap."""
+    try:
+        return await fetch(session, url)
+    except ServerError:
+        return None
