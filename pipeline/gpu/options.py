@@ -23,7 +23,7 @@ class RunnerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_model_len: Count | None = None
     """Longest sequence; None is the model's own limit."""
     kv_memory: str | Count = "auto"
-    """Bytes, a size such as "8GiB", or auto: sizing.AUTO_FRACTION of what is available; never more than all
+    """Bytes, a size such as "8GiB", or auto: sizing.AUTO_FRACTION of what is free; never more than all
     slots at full length can use."""
     num_blocks: Count | None = None
     """KV blocks; set, it wins over kv_memory."""

@@ -20,7 +20,7 @@ from pipeline.gpu.kv_cache import block_bytes, new_kv_cache
 from pipeline.gpu.models import find_model
 from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.sampling import SamplingOp
-from pipeline.gpu.sizing import available_bytes, count_blocks, memory_budget
+from pipeline.gpu.sizing import auto_budget, count_blocks, memory_budget
 from pipeline.gpu.weights import load_tensors
 from pipeline.messages import DeviceReady, StepHandle, StepPlan
 
@@ -113,10 +113,9 @@ def build_runner(
     model = find_model(architecture.family).load(architecture, tensors, ops, dtype, device)
     max_blocks = -(-max_model_len // options.block_size)
     num_blocks = options.num_blocks or count_blocks(
-        kv_budget,
+        auto_budget(device) if kv_budget is None else kv_budget,
         block_bytes(architecture, options.block_size, dtype),
         options.max_num_seqs * max_blocks,
-        available_bytes(device),
     )
     return Runner(
         model,

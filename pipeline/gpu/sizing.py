@@ -7,8 +7,8 @@ import torch
 
 from pipeline.errors import ConfigError, ModelError
 
-AUTO_FRACTION = 0.5
-"""Of the memory available once the weights are loaded; the rest is for activations and other programs."""
+AUTO_FRACTION = {"cuda": 0.8, "cpu": 0.125}
+"""Of the memory available once the weights are loaded: a GPU is the server's own, a computer's memory is not."""
 
 _UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
@@ -49,17 +49,20 @@ def _cgroup_bytes(root: Path = Path("/sys/fs/cgroup")) -> int:
     return 2**63 if limit == "max" else max(0, int(limit) - int(used))
 
 
-def count_blocks(budget: int | None, block_bytes: int, useful_blocks: int, available_bytes: int) -> int:
-    """Blocks that a memory_budget holds, at most `useful_blocks` (all slots at full length).
+def auto_budget(device: torch.device) -> int:
+    """Bytes for the KV cache where the configuration names none; ask once the weights are loaded."""
+    return int(available_bytes(device) * AUTO_FRACTION[device.type])
+
+
+def count_blocks(budget: int, block_bytes: int, useful_blocks: int) -> int:
+    """Blocks that `budget` bytes hold, at most `useful_blocks` (all slots at full length).
 
     Raises ModelError where not one fits.
     """
-    if budget is None:
-        budget = int(available_bytes * AUTO_FRACTION)
     num_blocks = min(budget // block_bytes, useful_blocks)
     if num_blocks < 1:
         raise ModelError(
-            f"no memory for the KV cache: one block takes {block_bytes:,} bytes, and it may have {budget:,} "
-            f"of {available_bytes:,} available; raise kv_memory or lower block_size"
+            f"no memory for the KV cache: one block takes {block_bytes:,} bytes, and it may have {budget:,}; "
+            "raise kv_memory or lower block_size"
         )
     return num_blocks

@@ -7,7 +7,14 @@ import pytest
 import torch
 
 from pipeline.errors import ConfigError, ModelError
-from pipeline.gpu.sizing import AUTO_FRACTION, _cgroup_bytes, available_bytes, count_blocks, memory_budget
+from pipeline.gpu.sizing import (
+    AUTO_FRACTION,
+    _cgroup_bytes,
+    auto_budget,
+    available_bytes,
+    count_blocks,
+    memory_budget,
+)
 
 
 @pytest.mark.parametrize(
@@ -33,17 +40,18 @@ def test_what_is_no_size_is_refused_with_what_is(text: str) -> None:
 
 
 def test_auto_takes_its_fraction_but_no_more_than_is_of_use() -> None:
-    assert count_blocks(None, 1000, 10**9, 200_000) == int(200_000 * AUTO_FRACTION) // 1000
-    assert count_blocks(None, 1000, 7, 200_000) == 7
+    cpu = torch.device("cpu")
+    assert auto_budget(cpu) == pytest.approx(available_bytes(cpu) * AUTO_FRACTION["cpu"], rel=0.2)
+    assert count_blocks(200_000, 1000, 7) == 7
 
 
 def test_a_given_size_is_taken_as_it_is() -> None:
-    assert count_blocks(5000, 1000, 10**9, 0) == 5
+    assert count_blocks(5000, 1000, 10**9) == 5
 
 
 def test_no_room_for_one_block_says_the_numbers() -> None:
-    with pytest.raises(ModelError, match=r"one block takes 2,048 bytes.* 1,024 of 5,000,000"):
-        count_blocks(1024, 2048, 10, 5_000_000)
+    with pytest.raises(ModelError, match=r"one block takes 2,048 bytes.* 1,024;"):
+        count_blocks(1024, 2048, 10)
 
 
 def test_available_memory_is_that_of_this_machine() -> None:
