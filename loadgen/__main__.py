@@ -12,6 +12,7 @@ from loadgen.clients import PROTOCOLS
 from loadgen.clients.connect import target
 from loadgen.describe import describe, print_description
 from loadgen.errors import LoadgenError
+from loadgen.load_options import add_behaviours, add_pacing, behaviours, pacing
 from loadgen.prefixes import TokenRange
 from loadgen.replay import FINISHED, INTERRUPTED, Options, replay
 from loadgen.slo import parse_slo
@@ -74,11 +75,13 @@ def _options(arguments: argparse.Namespace) -> Options:
     return Options(
         trace=arguments.trace,
         target=target(arguments.url, arguments.protocol, arguments.model, arguments.sockets),
-        limits=Limits(arguments.speed, arguments.limit, arguments.max_input, arguments.max_output),
+        limits=Limits(arguments.limit, arguments.max_input, arguments.max_output),
         format=arguments.format,
         reading=_reading(arguments),
         tokens=arguments.token_ids,
         slo=None if arguments.slo is None else parse_slo(arguments.slo),
+        pacing=pacing(arguments),
+        behaviours=behaviours(arguments),
         prompts=arguments.prompts,
         tokens_per_word=arguments.tokens_per_word,
         seed=arguments.seed,
@@ -96,8 +99,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     command = commands.add_parser(
         "replay",
-        help="send a trace's requests at their recorded times, whatever the answers do",
-        description="Sends a trace's requests at their recorded times (open loop), with prompts of real text "
+        help="send a trace's requests at their recorded times, or at others",
+        description="Sends a trace's requests when they are due (open loop), with prompts of real text "
         "of the recorded length and the recorded output length forced, and reports what the clients saw.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -107,6 +110,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_reading(command)
     _add_what(command)
     _add_how(command)
+    add_pacing(command)
+    add_behaviours(command)
     command.set_defaults(run=_replay)
     _add_describe(commands.add_parser("describe", help="print a trace's measured shape; needs no server"))
     return parser
@@ -132,9 +137,6 @@ def _add_what(command: argparse.ArgumentParser) -> None:
     add("--url", required=True, help="the server's root: http://HOST:PORT or ws://HOST:PORT")
     add("--protocol", choices=PROTOCOLS, help="default: ws for a ws:// URL, else sse")
     add("--model", metavar="NAME", help="default: the one the server lists")
-    add(
-        "--speed", type=_positive, default=1.0, metavar="X", help="divide every recorded gap by X (default 1)"
-    )
     add("--limit", type=_count, metavar="N", help="only the first N usable rows")
     add(
         "--max-input",

@@ -62,6 +62,10 @@ class Record(msgspec.Struct):
     """From the server's usage, as is `output_tokens`; None if it sent none."""
     output_tokens: int | None = None
     failure: Failure | None = None
+    first_failure: Failure | None = None
+    """Why the first try gave nothing, where the client tried once more."""
+    retry_after_s: float | None = None
+    """How long the server asked to wait when it refused."""
     ended_by: Literal["server", "client"] = "server"
     """"client": it was ended on purpose (patience, a planned cancel), which is no failure and no answer."""
     abandoned: bool = False
@@ -92,6 +96,11 @@ class Record(msgspec.Struct):
         """The first failure is the cause; later ones follow from it."""
         if self.failure is None:
             self.failure = Failure(reason, message)
+
+    def try_again(self) -> None:
+        """What came so far is of a first try, that gave no token."""
+        self.first_failure, self.failure = self.failure, None
+        self.first_byte_s = self.request_name = None
 
     @property
     def is_finished(self) -> bool:

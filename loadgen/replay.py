@@ -11,6 +11,7 @@ import msgspec
 from rich.console import Console
 
 from loadgen import calibrate
+from loadgen.behaviours import Behaviours
 from loadgen.clients import Client, Target, connect
 from loadgen.clock import RunClock, sample_loop_lag
 from loadgen.content import Contents
@@ -24,7 +25,7 @@ from loadgen.report import print_report, write_json
 from loadgen.slo import Slo
 from loadgen.summary import Summary, summarise
 from loadgen.traces import ReadOptions, Trace, load
-from loadgen.workload import Limits, Workload, plan, refuse_dependent
+from loadgen.workload import Limits, Pacing, Workload, plan
 
 FINISHED, SOME_FAILED, INTERRUPTED = 0, 1, 130
 
@@ -44,7 +45,10 @@ class Options(msgspec.Struct, frozen=True):
     slo: Slo | None = None
     prompts: Path | None = None
     tokens_per_word: float | None = None
+    pacing: Pacing = Pacing()
+    behaviours: Behaviours = Behaviours()
     seed: int = 0
+    """Of the prompts and the behaviours; `pacing` and `reading` have their own."""
     timeout_s: float = 600.0
     json: Path | None = None
 
@@ -94,19 +98,20 @@ async def measure(options: Options, console: Console, watch: Watch | None = None
         LoadgenError: the trace, the text or the server cannot be used.
     """
     trace = load(options.trace, options.format, options.reading)
-    workload = plan(trace, options.limits)
-    refuse_dependent(workload)
+    workload = plan(trace, options.limits, options.pacing)
     text = load_text(options.prompts)
     clock, lags_s = RunClock(), list[float]()
     async with connect(options.target, clock) as (client, model):
         console.print(
             f"{options.trace.name} ({trace.format}) -> {options.target.url} ({options.target.protocol}), "
-            f"model {model}, {len(workload.jobs)} requests over {workload.jobs[-1].due_s:.0f} s",
+            f"model {model}, {len(workload.jobs)} requests; {workload.arrivals}",
             highlight=False,
             soft_wrap=True,
         )
         contents = await _contents(options, text, workload, client, console)
-        loop = OpenLoop(workload.jobs, client, contents, clock, options.timeout_s)
+        loop = OpenLoop(
+            workload, client, contents, clock, options.timeout_s, options.behaviours, options.seed
+        )
         await _watched(loop, clock, lags_s, console, watch)
     summary = summarise(loop.records, len(workload.jobs), workload.mean_gap_s, lags_s, options.slo)
     return Run(options, model, trace, workload, loop.records, lags_s, summary, loop.is_stopped)

@@ -4,7 +4,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from loadgen.record import Record
+from loadgen.behaviours import PLAIN, Conduct
+from loadgen.record import Record, ServerTimings
 from loadgen.traces.row import Message
 
 Prompt = str | list[int] | tuple[Message, ...]
@@ -17,8 +18,13 @@ COMPLETE = ("stop", "length")
 class Client(Protocol):
     """Sends one request and writes down what comes back."""
 
-    async def generate(self, prompt: Prompt, max_tokens: int, record: Record) -> None:
-        """Returns when the answer has ended, in success or `record.failure`; raises only when cancelled."""
+    async def generate(
+        self, prompt: Prompt, max_tokens: int, record: Record, conduct: Conduct = PLAIN
+    ) -> None:
+        """Returns when the answer has ended: whole, with `record.failure`, or by the client's `conduct`.
+
+        Raises only when cancelled. Of `conduct`, patience and reconnecting are the caller's.
+        """
         ...
 
 
@@ -44,6 +50,14 @@ def body(model: str | None, prompt: Prompt, max_tokens: int) -> dict[str, Any]:
         "ignore_eos": True,
     }
     return fields if model is None else fields | {"model": model}
+
+
+def timings(raw: msgspec.Raw) -> ServerTimings | None:
+    """This project's timings; None for none, or for what another server means by the word."""
+    try:
+        return msgspec.json.decode(raw, type=ServerTimings) if raw else None
+    except msgspec.DecodeError:
+        return None
 
 
 def finish(record: Record, finish_reason: str | None) -> None:

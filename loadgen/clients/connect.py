@@ -8,15 +8,13 @@ import aiohttp
 import msgspec
 
 from loadgen.clients.api import Client, describe
+from loadgen.clients.dial import Dialer
 from loadgen.clients.sse import SseClient
-from loadgen.clients.websocket import connect_websocket
+from loadgen.clients.websocket import WebsocketClient
 from loadgen.errors import ServerError, UsageError
 
 PROTOCOLS = ("ws", "sse")
 _SCHEMES = {"http": "http", "https": "https", "ws": "http", "wss": "https"}
-_READ_BUFFER_BYTES = 2**20
-_KEEPALIVE_S = 3.0
-"""Under the 5 s of common servers: a connection reused just as it is closed would be a false failure."""
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -28,6 +26,8 @@ class Target(msgspec.Struct, frozen=True):
     model: str | None
     """None: the one the server names."""
     num_sockets: int = 8
+    asks_timings: bool = False
+    """Ask this project's server where each request's time went; others may refuse the field."""
 
 
 class _Model(msgspec.Struct):
@@ -59,23 +59,31 @@ async def connect(target: Target, clock: Callable[[], float]) -> AsyncIterator[t
     Raises:
         ServerError: it cannot be reached, or serves another model.
     """
-    async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S),
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
-        read_bufsize=_READ_BUFFER_BYTES,
-    ) as session:
-        model = await _model(session, target)
-        if target.protocol == "sse":
-            yield SseClient(session, target.url, model, clock), model
-        else:
-            async with connect_websocket(session, target.url, model, clock, target.num_sockets) as client:
-                yield client, model
+    model = await _model(target)
+    dialer = Dialer(target.url)
+    if target.protocol == "sse":
+        sse = SseClient(dialer, model, clock, asks_timings=target.asks_timings)
+        try:
+            yield sse, model
+        finally:
+            sse.close()
+    else:
+        websocket = WebsocketClient(dialer, model, clock, asks_timings=target.asks_timings)
+        try:
+            await websocket.open(target.num_sockets)
+            yield websocket, model
+        finally:
+            await websocket.close()
 
 
-async def _model(session: aiohttp.ClientSession, target: Target) -> str | None:
+async def _model(target: Target) -> str | None:
     """The model to name in requests, after asking the server which it has."""
+    timeout = aiohttp.ClientTimeout(total=60, sock_connect=10)
     try:
-        async with session.get(f"{target.url}/v1/models") as response:
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.get(f"{target.url}/v1/models") as response,
+        ):
             content = await response.read()
     except (aiohttp.ClientError, OSError) as error:
         raise ServerError(f"cannot reach {target.url}: {describe(error)}; is the server running?") from error

@@ -3,134 +3,213 @@
 There is one connection per live request, kept open for the next one.
 """
 
+import asyncio
 from collections.abc import Callable
+from typing import cast
 
-import aiohttp
 import msgspec
 
-from loadgen.clients.api import ErrorBody, Prompt, Usage, body, describe, finish
+from loadgen.behaviours import PLAIN, Conduct
+from loadgen.clients.api import Prompt, body, describe
+from loadgen.clients.dial import Dialer
+from loadgen.clients.http1 import BodyReader, Head, HttpError, request, take_head
+from loadgen.clients.manners import Manners
+from loadgen.clients.sse_answer import SseAnswer, error_message
 from loadgen.clients.sse_events import EventSplitter
 from loadgen.record import Record
 
 _HEADERS = {"Content-Type": "application/json", "Accept": "text/event-stream"}
-
-
-class _Delta(msgspec.Struct):
-    content: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-
-
-class _Choice(msgspec.Struct):
-    text: str | None = None
-    delta: _Delta | None = None
-    finish_reason: str | None = None
-
-
-class _Chunk(msgspec.Struct):
-    choices: list[_Choice] = []
-    usage: Usage | None = None
-    error: ErrorBody | None = None
-
-
-_chunks = msgspec.json.Decoder(_Chunk)
+_KEEPALIVE_S = 3.0
+"""Under the 5 s of common servers: a connection reused just as it is closed would be a false failure."""
 
 
 class SseClient:
     """Client for any OpenAI-compatible server.
 
     Args:
-        session: without a limit of connections, else the limit becomes the measured server's.
-        url: the server's root.
+        dialer: of the server.
+        asks_timings: of each request where its time went.
         clock: seconds after the start of the run.
     """
 
     def __init__(
-        self, session: aiohttp.ClientSession, url: str, model: str | None, clock: Callable[[], float]
+        self, dialer: Dialer, model: str | None, clock: Callable[[], float], *, asks_timings: bool = False
     ) -> None:
-        self._session = session
-        self._url = f"{url}/v1"
+        self._dialer = dialer
         self._model = model
         self._clock = clock
+        self._more = {"stream": True, "stream_options": {"include_usage": True}}
+        if asks_timings:
+            self._more["timings"] = True
+        self._idle: list[_Connection] = []
 
-    async def generate(self, prompt: Prompt, max_tokens: int, record: Record) -> None:
+    def close(self) -> None:
+        for connection in self._idle:
+            connection.abort()
+
+    async def generate(
+        self, prompt: Prompt, max_tokens: int, record: Record, conduct: Conduct = PLAIN
+    ) -> None:
         """See `Client.generate`."""
-        fields = body(self._model, prompt, max_tokens) | {
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-        url = f"{self._url}/{'chat/' if isinstance(prompt, tuple) else ''}completions"
+        fields = body(self._model, prompt, max_tokens) | self._more
+        path = f"{self._dialer.path}/v1/{'chat/' if isinstance(prompt, tuple) else ''}completions"
+        wire = request("POST", path, self._dialer.host, _HEADERS, msgspec.json.encode(fields))
         record.sent_s = self._clock()
         try:
-            async with self._session.post(
-                url, data=msgspec.json.encode(fields), headers=_HEADERS
-            ) as response:
-                await self._read(response, record)
-        except aiohttp.ClientConnectorError as error:
+            connection = await self._connection(conduct)
+        except OSError as error:
             record.fail("connect", describe(error))
-        except (aiohttp.ClientError, OSError) as error:
-            record.fail("disconnected", describe(error))
-        except msgspec.DecodeError as error:
-            record.fail("bad_frame", describe(error))
-
-    async def _read(self, response: aiohttp.ClientResponse, record: Record) -> None:
-        if response.status != 200:
-            record.fail(f"http_{response.status}", await _error_message(response))
             return
-        answer = _Answer(record)
-        splitter = EventSplitter()
-        async for piece in response.content.iter_any():
-            now_s = self._clock()
-            for data in splitter.feed(piece):
-                answer.event(data, now_s)
-        answer.end()
+        try:
+            await connection.ask(wire, record, conduct)
+        finally:
+            if connection.is_idle and not conduct.reads_oddly:
+                self._idle.append(connection)
+            else:
+                connection.abort()
+
+    async def _connection(self, conduct: Conduct) -> "_Connection":
+        """The one used last, for it is the least likely to be closed, else a new one."""
+        while self._idle and not conduct.reads_oddly:
+            connection = self._idle.pop()
+            if connection.is_idle and self._clock() - connection.ended_s < _KEEPALIVE_S:
+                return connection
+            connection.abort()
+        return await self._dialer.open(lambda: _Connection(self._clock), is_small=conduct.reads_oddly)
 
 
-class _Answer:
-    """One stream's events, in order."""
+class _Connection(asyncio.Protocol):
+    """One HTTP/1.1 connection, one request at a time."""
 
-    def __init__(self, record: Record) -> None:
-        self._record = record
-        self._finish_reason: str | None = None
-        self._is_done = False
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.ended_s = 0.0
+        self._clock = clock
+        self._transport: asyncio.Transport
+        self._exchange: _Exchange | None = None
 
-    def event(self, data: bytes, now_s: float) -> None:
-        """Raises msgspec.DecodeError if `data` is not a chunk."""
-        if self._is_done:
+    @property
+    def is_idle(self) -> bool:
+        return self._exchange is None and not self._transport.is_closing()
+
+    async def ask(self, wire: bytes, record: Record, conduct: Conduct) -> None:
+        """Sends `wire` and returns when its answer has ended."""
+        ended = asyncio.get_running_loop().create_future()
+        self._exchange = _Exchange(record, ended)
+        if conduct is not PLAIN:
+            self._exchange.manners = Manners(conduct, record, self._transport, self._leave)
+        self._transport.write(wire)
+        await ended
+
+    def abort(self) -> None:
+        """What was asked is nobody's any more."""
+        self._exchange = None
+        self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        exchange = self._exchange
+        if exchange is None:
+            self.abort()  # nothing was asked
             return
-        if data == b"[DONE]":
-            self._is_done = True
+        try:
+            exchange.take(data, self._clock())
+        except HttpError as error:
+            self._fail("bad_response", str(error))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            self._fail("bad_frame", describe(error))
+        else:
+            if exchange.is_complete:
+                self._end(exchange, keeps_open=exchange.keeps_open)
+            elif exchange.manners is not None:
+                exchange.manners.received(len(data))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        exchange = self._exchange
+        if exchange is not None and exc is None and exchange.ends_at_close:
+            self._end(exchange, keeps_open=False)
+        else:
+            self._fail("disconnected", "the connection was closed" if exc is None else describe(exc))
+
+    def _leave(self) -> None:
+        """The client has had enough: what it does not read, it will not read."""
+        exchange = self._exchange
+        if exchange is not None:
+            exchange.record.ended_by = "client"
+            self._settle(exchange, keeps_open=False)
+
+    def _fail(self, reason: str, message: str) -> None:
+        exchange = self._exchange
+        if exchange is not None:
+            exchange.record.fail(reason, message)
+            self._settle(exchange, keeps_open=False)
+
+    def _end(self, exchange: "_Exchange", *, keeps_open: bool) -> None:
+        exchange.end()
+        self._settle(exchange, keeps_open=keeps_open)
+
+    def _settle(self, exchange: "_Exchange", *, keeps_open: bool) -> None:
+        self._exchange = None
+        self.ended_s = self._clock()
+        if not keeps_open:
+            self.abort()
+        if not exchange.ended.done():
+            exchange.ended.set_result(None)
+
+
+class _Exchange:
+    """One request's answer, from its first byte to its last."""
+
+    def __init__(self, record: Record, ended: asyncio.Future[None]) -> None:
+        self.record = record
+        self.ended = ended
+        self.manners: Manners | None = None
+        self._head: Head | None = None
+        self._start = b""
+        self._body: BodyReader
+        self._splitter = EventSplitter()
+        self._answer = SseAnswer(record)
+        self._error = b""
+
+    @property
+    def is_complete(self) -> bool:
+        return self._head is not None and self._body.is_complete
+
+    @property
+    def ends_at_close(self) -> bool:
+        return self._head is not None and self._body.ends_at_close
+
+    @property
+    def keeps_open(self) -> bool:
+        return self._body.keeps_open
+
+    def take(self, data: bytes, now_s: float) -> None:
+        """Raises HttpError, or msgspec.DecodeError or UnicodeDecodeError for an event that is no chunk."""
+        if self._head is None:
+            self._head, data = take_head(self._start + data)
+            if self._head is None:
+                self._start = data
+                return
+            self.record.first_byte_s = now_s
+            self._body = BodyReader(self._head)
+        content = self._body.feed(data)
+        if self._head.status != 200:
+            self._error += content
             return
-        chunk = _chunks.decode(data)
-        if chunk.error is not None:
-            self._record.fail("error_event", chunk.error.message)
-        if chunk.usage is not None:
-            self._record.usage(chunk.usage.prompt_tokens, chunk.usage.completion_tokens)
-        for choice in chunk.choices:
-            self._choice(choice, now_s)
+        for event in self._splitter.feed(content):
+            self._answer.event(event, now_s)
 
     def end(self) -> None:
-        """The connection ended in order; was the answer whole?"""
-        if not self._is_done or self._finish_reason is None:
-            missing = "[DONE]" if self._finish_reason is not None else "finish_reason"
-            self._record.fail("unterminated", f"the stream ended without {missing}")
-        else:
-            finish(self._record, self._finish_reason)
-
-    def _choice(self, choice: _Choice, now_s: float) -> None:
-        delta = choice.delta or _Delta()
-        is_answer = bool(choice.text or delta.content)
-        if is_answer or delta.reasoning_content or delta.reasoning:
-            self._record.chunk(now_s, 0, is_answer=is_answer)
-        if choice.finish_reason is not None:
-            self._finish_reason = choice.finish_reason
+        """The response ended in order."""
+        if self._head is None or self._head.status == 200:
+            self._answer.end()
+            return
+        self.record.retry_after_s = _seconds(self._head.fields.get("retry-after"))
+        self.record.fail(f"http_{self._head.status}", error_message(self._error))
 
 
-async def _error_message(response: aiohttp.ClientResponse) -> str:
-    """The server's error in its own words, else the start of its body."""
-    content = await response.read()
-    try:
-        error = msgspec.json.decode(content, type=_Chunk).error
-    except msgspec.DecodeError:
-        error = None
-    return error.message if error is not None else content[:200].decode("utf-8", "replace")
+def _seconds(retry_after: str | None) -> float | None:
+    """Of Retry-After in seconds; its other form, a date, is left out."""
+    is_number = retry_after is not None and retry_after.isascii() and retry_after.isdigit()
+    return float(retry_after or "") if is_number else None

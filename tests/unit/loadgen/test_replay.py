@@ -15,7 +15,8 @@ from loadgen.__main__ import main
 from loadgen.clients.connect import target
 from loadgen.replay import Options, replay
 from loadgen.slo import parse_slo
-from loadgen.workload import Limits
+from loadgen.timing import Scale
+from loadgen.workload import Limits, Pacing
 from tests.unit.loadgen.fake_llm_server import (
     DONE,
     FakeServer,
@@ -70,7 +71,8 @@ def test_a_whole_replay(tmp_path: Path, protocol: str, answer: Any) -> None:
                 trace,
                 server,
                 protocol,
-                limits=Limits(speed=2, max_input=1000, max_output=20),
+                limits=Limits(max_input=1000, max_output=20),
+                pacing=Pacing(Scale(2)),
                 slo=parse_slo("ttft=5s"),
                 json=result_path,
             )

@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from loadgen.errors import TraceError
+from loadgen.timing import Scale
 from loadgen.traces import load
 from loadgen.traces.azure import timestamp_ns
 from loadgen.traces.row import Blocks
-from loadgen.workload import Limits, plan
+from loadgen.workload import Limits, Pacing, plan
 
 SHARED = Path(__file__).parents[4] / "shared" / "data" / "traces"
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
@@ -124,7 +125,7 @@ def test_a_missing_or_binary_file_is_a_trace_error(tmp_path: Path) -> None:
 def test_the_plan_clamps_counts_and_scales(tmp_path: Path) -> None:
     rows = ["2023-11-16 18:17:00.0,100,5", "2023-11-16 18:17:10.0,300,50", "2023-11-16 18:17:20.0,301,1"]
     trace = load(write(tmp_path, HEADER + "\n".join(rows)))
-    workload = plan(trace, Limits(speed=4, max_input=300, max_output=4))
+    workload = plan(trace, Limits(max_input=300, max_output=4), Pacing(Scale(4)))
     assert [(job.due_s, job.num_input, job.num_output) for job in workload.jobs] == [
         (0.0, 100, 4),
         (2.5, 300, 4),

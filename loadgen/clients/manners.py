@@ -1,0 +1,51 @@
+"""How one connection is read on purpose: slowly, with a pause, or not to the end."""
+
+import asyncio
+from collections.abc import Callable
+
+from loadgen.behaviours import Conduct
+from loadgen.record import Record
+
+
+class Manners:
+    """Acts on a request's `conduct` as its bytes come.
+
+    Args:
+        leave: ends the request from the client's side.
+    """
+
+    def __init__(
+        self, conduct: Conduct, record: Record, transport: asyncio.Transport, leave: Callable[[], None]
+    ) -> None:
+        self._conduct = conduct
+        self._record = record
+        self._transport = transport
+        self._leave = leave
+        self._num_chunks = 0
+        self._num_tokens = 0
+        self._has_paused = False
+
+    def received(self, num_bytes: int) -> None:
+        """So many bytes were read, and what they hold is in the record."""
+        new = self._record.chunk_tokens[self._num_chunks :]
+        self._num_chunks += len(new)
+        self._num_tokens += sum(count or 1 for count in new)
+        conduct = self._conduct
+        if conduct.cancel_after is not None and self._num_tokens >= conduct.cancel_after:
+            self._leave()
+            return
+        wait_s = num_bytes / conduct.bytes_per_s if conduct.bytes_per_s is not None else 0.0
+        if self._is_time_to_pause():
+            self._has_paused = True
+            wait_s += conduct.pause_s
+        if wait_s:
+            self._transport.pause_reading()
+            asyncio.get_running_loop().call_later(wait_s, self._resume)
+
+    def _is_time_to_pause(self) -> bool:
+        after = self._conduct.pause_after
+        return after is not None and self._num_tokens >= after and not self._has_paused
+
+    def _resume(self) -> None:
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
