@@ -6,7 +6,7 @@ Import submodules by name; this file imports none of them, so that what needs no
 import os
 
 if "OMP_WAIT_POLICY" not in os.environ:
-    # libgomp reads it when torch is loaded. Its own default spins for milliseconds at the end of every parallel
-    # region; the event loop and other processes need those cores (docs/benchmarks.md: 139 against 136 tokens/s on
-    # a quiet machine, 57 against 28 beside one busy process).
+    # Read by libgomp when torch is loaded. Its default spins for milliseconds at the end of every parallel
+    # region, on cores that others need: beside one busy process, 28 tokens/s against 57 with this
+    # (docs/benchmarks.md).
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")

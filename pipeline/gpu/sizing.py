@@ -8,7 +8,7 @@ import torch
 from pipeline.errors import ConfigError, ModelError
 
 AUTO_FRACTION = {"cuda": 0.8, "cpu": 0.125}
-"""Of the memory available once the weights are loaded: a GPU is the server's own, a computer's memory is not."""
+"""Of the memory free once the weights are loaded: a GPU is the server's own, a computer's memory is not."""
 
 _UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
