@@ -23,3 +23,11 @@ class UsageError(LoadgenError):
 
 class ServerError(LoadgenError):
     """The server cannot be reached, or is not what was asked for. The message says what to do."""
+
+
+def first(group: BaseExceptionGroup[LoadgenError]) -> BaseException:
+    """The first error inside, however deep task groups have wrapped it."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
