@@ -15,6 +15,7 @@ from loadgen.errors import LoadgenError
 from loadgen.load_options import add_behaviours, add_pacing, behaviours, pacing
 from loadgen.prefixes import TokenRange
 from loadgen.replay import FINISHED, INTERRUPTED, Options, replay
+from loadgen.result_commands import add_compare, add_report
 from loadgen.slo import parse_slo
 from loadgen.traces import FORMAT_NAMES, ReadOptions
 from loadgen.workload import Limits
@@ -30,10 +31,10 @@ examples:
         --limit 200 --max-input 1024 --max-output 128
   any OpenAI-compatible server, twice as fast as recorded, with a goal, kept as JSON:
     loadgen replay --trace conversation_trace.jsonl --url http://127.0.0.1:8000 \\
-        --speed 2 --slo ttft=1000ms,tpot=100ms --json result.json
+        --speed 2 --slo ttft=1000ms,tpot=100ms --verify --out run1
 
-exit codes: 0 every request finished; 1 some failed; 2 the trace, the server or an option cannot be
-used; 130 stopped by Ctrl-C (what was measured until then is still reported)
+exit codes: 0 every request finished; 1 some failed, or an answer was not verified; 2 the trace, the
+server or an option cannot be used; 130 stopped by Ctrl-C (what was measured until then is still reported)
 """
 
 
@@ -86,7 +87,9 @@ def _options(arguments: argparse.Namespace) -> Options:
         tokens_per_word=arguments.tokens_per_word,
         seed=arguments.seed,
         timeout_s=arguments.timeout_s,
+        verify=arguments.verify,
         json=arguments.json,
+        out=arguments.out,
     )
 
 
@@ -114,6 +117,8 @@ def _parser() -> argparse.ArgumentParser:
     add_behaviours(command)
     command.set_defaults(run=_replay)
     _add_describe(commands.add_parser("describe", help="print a trace's measured shape; needs no server"))
+    add_report(commands.add_parser("report", help="show a result.json once more; --html makes its page"))
+    add_compare(commands.add_parser("compare", help="what differs between two runs of the same workload"))
     return parser
 
 
@@ -149,7 +154,7 @@ def _add_what(command: argparse.ArgumentParser) -> None:
 
 def _add_how(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add("--slo", metavar="GOAL", help="goodput for this goal: ttft=1000ms,tpot=100ms,e2e=30s (any of them)")
+    add("--slo", metavar="GOAL", help="goodput for this goal: ttft=1s,itl=50ms,tpot=50ms,e2e=30s,p=99 (any)")
     add(
         "--prompts",
         type=Path,
@@ -183,7 +188,9 @@ def _add_how(command: argparse.ArgumentParser) -> None:
         metavar="S",
         help="a request fails after S (default 600)",
     )
-    add("--json", type=Path, metavar="OUT", help="write everything, every request included, to OUT")
+    add("--verify", action="store_true", help="compare every answer with what its prompt gets alone")
+    add("--out", type=Path, metavar="DIR", help="write result.json and report.html to DIR")
+    add("--json", type=Path, metavar="FILE", help="write result.json to FILE")
 
 
 def _count(text: str) -> int:

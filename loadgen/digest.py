@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 
 from loadgen.content import Contents
-from loadgen.prefixes import TokenRange
 from loadgen.traces.row import Blocks
 from loadgen.workload import Job
 
@@ -36,26 +35,26 @@ class Digest(msgspec.Struct, frozen=True):
         return [name for name in names if getattr(self, name) != getattr(other, name)]
 
 
-def digest(jobs: list[Job], contents: Contents, seed: int, tokens: TokenRange, clients: object) -> Digest:
+def digest(jobs: list[Job], contents: Contents, made_from: object, clients: object) -> Digest:
     """Of a workload, before or after its run. Makes every prompt of text once more.
 
     Args:
-        seed: of the prompts that are made from hash ids, as is `tokens`.
+        made_from: what, beside the jobs, the prompts from hash ids are a function of: seed and range.
         clients: whatever decides what the clients do, as plain data.
     """
     fields = (
         _sha256(job.due_s for job in jobs),
         _sha256((job.num_input, job.num_output) for job in jobs),
-        _sha256(_content(job, contents, seed, tokens) for job in jobs),
+        _sha256(_content(job, contents, made_from) for job in jobs),
         _sha256((job.after, job.think_s, job.adds_turn) for job in jobs),
         _sha256([clients]),
     )
     return Digest(*fields, sha256=_sha256(fields))
 
 
-def _content(job: Job, contents: Contents, seed: int, tokens: TokenRange) -> Any:
+def _content(job: Job, contents: Contents, made_from: object) -> Any:
     if isinstance(job.content, Blocks):  # a pure function of these; making 10,000 long prompts takes minutes
-        return (seed, tokens, job.content, job.num_input, job.index)
+        return (made_from, job.content, job.num_input, job.index)
     return contents.prompt(job)
 
 

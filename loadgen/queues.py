@@ -12,7 +12,8 @@ from loadgen.scrape import fetch
 
 _EVERY_S = 0.5
 _GAUGES = re.compile(
-    r'^stageline_(?:inbox_depth\{stage="(?P<stage>[^"]+)"\}|requests_(?P<state>waiting|running)) (?P<value>\S+)',
+    r'^stageline_(?:inbox_depth\{stage="(?P<stage>[^"]+)"\}|requests_(?P<state>waiting|running))'
+    r" (?P<value>\S+)",
     re.MULTILINE,
 )
 """Found without reading the rest: a parser of the whole page would be a hole of 5 ms in every time stamp."""
@@ -30,11 +31,9 @@ class QueueSample(msgspec.Struct, frozen=True):
 async def sample_queues(url: str, clock: Callable[[], float], samples: list[QueueSample]) -> None:
     """Appends a sample each half second until cancelled; ends by itself where there is nothing to sample."""
     async with aiohttp.ClientSession() as session:
-        while (text := await _page(session, url)) is not None:
-            sample = read_sample(text, clock())
-            if not sample.inboxes:
-                return
-            samples.append(sample)
+        while (sample := await _sample(session, url, clock)) is None or sample.inboxes:
+            if sample is not None:
+                samples.append(sample)
             await asyncio.sleep(_EVERY_S)
 
 
@@ -46,9 +45,10 @@ def read_sample(text: str, at_s: float) -> QueueSample:
     return QueueSample(at_s, states.get("waiting", 0.0), states.get("running", 0.0), inboxes)
 
 
-async def _page(session: aiohttp.ClientSession, url: str) -> str | None:
-    """A server too busy to be scraped is still measured: the sampling ends, and the report shows the gap."""
+async def _sample(session: aiohttp.ClientSession, url: str, clock: Callable[[], float]) -> QueueSample | None:
+    """Without inboxes where there are none to see; None if the server is too busy: a gap in the report."""
     try:
-        return await fetch(session, url)
+        text = await fetch(session, url)
     except ServerError:
         return None
+    return read_sample(text or "", clock())

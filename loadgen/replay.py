@@ -4,6 +4,7 @@ import asyncio
 import gc
 import signal
 from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,22 @@ from loadgen.behaviours import Behaviours
 from loadgen.clients import Client, Target, connect
 from loadgen.clock import RunClock, sample_loop_lag
 from loadgen.content import Contents
-from loadgen.errors import UsageError
+from loadgen.digest import Digest, digest
+from loadgen.joined import says_timings
+from loadgen.machine import this_machine
 from loadgen.openloop import OpenLoop
+from loadgen.outputs import check_places, write_all
 from loadgen.prefixes import Prefixes, TokenRange
 from loadgen.progress import Progress
 from loadgen.prompts import Text, load_text
+from loadgen.queues import QueueSample, sample_queues
 from loadgen.record import Record
-from loadgen.report import print_report, write_json
+from loadgen.report import print_report
+from loadgen.result import VERSION, Result, trace_facts
 from loadgen.slo import Slo
 from loadgen.summary import Summary, summarise
 from loadgen.traces import ReadOptions, Trace, load
+from loadgen.verify import Verification, verify
 from loadgen.workload import Limits, Pacing, Workload, plan
 
 FINISHED, SOME_FAILED, INTERRUPTED = 0, 1, 130
@@ -50,7 +57,11 @@ class Options(msgspec.Struct, frozen=True):
     seed: int = 0
     """Of the prompts and the behaviours; `pacing` and `reading` have their own."""
     timeout_s: float = 600.0
+    verify: bool = False
+    """Every answer is compared with the one that its prompt gets alone."""
     json: Path | None = None
+    out: Path | None = None
+    """A folder for result.json and report.html."""
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -66,6 +77,12 @@ class Run(msgspec.Struct, frozen=True):
     lags_s: list[float]
     """Samples of the generator's loop lag."""
     summary: Summary
+    digest: Digest
+    queues: list[QueueSample]
+    """Of this project's server; empty with another."""
+    verification: Verification | None
+    started_at: str
+    """ISO 8601, UTC."""
     is_stopped: bool
     """By Ctrl-C, before everything was sent and answered."""
 
@@ -76,16 +93,15 @@ async def replay(options: Options, console: Console) -> int:
     Raises:
         LoadgenError: the trace, the text, the server or a file cannot be used.
     """
-    if options.json is not None and not options.json.parent.is_dir():
-        raise UsageError(f"--json {options.json}: there is no folder {options.json.parent}")
+    check_places(options.json, options.out)
     run = await measure(options, console)
-    print_report(console, run.summary, run.trace, run.workload)
-    if options.json is not None:
-        config = _config(options, run.model)
-        write_json(options.json, config, run.summary, run.trace, run.workload, run.records)
+    result = _result(run)
+    print_report(console, result)
+    write_all(result, options.json, options.out)
     if run.is_stopped:
         return INTERRUPTED
-    return SOME_FAILED if run.summary.failures else FINISHED
+    is_wrong = run.verification is not None and not run.verification.is_clean
+    return SOME_FAILED if run.summary.failures or is_wrong else FINISHED
 
 
 async def measure(options: Options, console: Console, watch: Watch | None = None) -> Run:
@@ -100,8 +116,10 @@ async def measure(options: Options, console: Console, watch: Watch | None = None
     trace = load(options.trace, options.format, options.reading)
     workload = plan(trace, options.limits, options.pacing)
     text = load_text(options.prompts)
-    clock, lags_s = RunClock(), list[float]()
-    async with connect(options.target, clock) as (client, model):
+    is_ours = await says_timings(options.target.url)
+    target = msgspec.structs.replace(options.target, asks_timings=is_ours)
+    clock, lags_s, queues = RunClock(), list[float](), list[QueueSample]()
+    async with connect(target, clock) as (client, model):
         console.print(
             f"{options.trace.name} ({trace.format}) -> {options.target.url} ({options.target.protocol}), "
             f"model {model}, {len(workload.jobs)} requests; {workload.arrivals}",
@@ -110,11 +128,46 @@ async def measure(options: Options, console: Console, watch: Watch | None = None
         )
         contents = await _contents(options, text, workload, client, console)
         loop = OpenLoop(
-            workload, client, contents, clock, options.timeout_s, options.behaviours, options.seed
+            workload,
+            client,
+            contents,
+            clock,
+            options.timeout_s,
+            options.behaviours,
+            options.seed,
+            keeps_texts=options.verify,
         )
-        await _watched(loop, clock, lags_s, console, watch)
-    summary = summarise(loop.records, len(workload.jobs), workload.mean_gap_s, lags_s, options.slo)
-    return Run(options, model, trace, workload, loop.records, lags_s, summary, loop.is_stopped)
+        watchers = [sample_loop_lag(lags_s), Progress(loop, clock, console).show()]
+        if is_ours:
+            watchers.append(sample_queues(target.url, clock, queues))
+        if watch is not None:
+            watchers.append(watch(loop, clock))
+        started_at = datetime.now(UTC).isoformat(timespec="seconds")
+        await _watched(loop, watchers)
+        verification = None
+        if options.verify and not loop.is_stopped:
+            verification = await _verified(
+                verify(loop.records, workload.jobs, contents, client, options.timeout_s, console)
+            )
+    return Run(
+        options=options,
+        model=model,
+        trace=trace,
+        workload=workload,
+        records=loop.records,
+        lags_s=lags_s,
+        summary=summarise(loop.records, len(workload.jobs), workload.mean_gap_s, lags_s, options.slo),
+        digest=digest(
+            workload.jobs,
+            contents,
+            (options.seed, options.tokens),
+            (options.seed, options.behaviours, workload.num_users),
+        ),
+        queues=queues,
+        verification=verification,
+        started_at=started_at,
+        is_stopped=loop.is_stopped or (options.verify and verification is None),
+    )
 
 
 async def _contents(
@@ -130,30 +183,46 @@ async def _contents(
     return Contents(await calibrate.calibrated(text, client, options.seed, options.timeout_s), prefixes)
 
 
-async def _watched(
-    run: OpenLoop, clock: RunClock, lags_s: list[float], console: Console, watch: Watch | None
-) -> None:
-    """Runs `run` with its progress shown and its loop lag sampled; Ctrl-C stops it."""
+async def _watched(run: OpenLoop, watchers: list[Coroutine[Any, Any, None]]) -> None:
+    """Runs `run`, and `watchers` until it ends; Ctrl-C stops it."""
     loop = asyncio.get_running_loop()
     gc.collect()
     gc.freeze()  # the trace and its jobs: scanning them would be a hole in every time stamp
     loop.add_signal_handler(signal.SIGINT, run.stop)
     try:
         async with asyncio.TaskGroup() as group:
-            watchers = [
-                group.create_task(sample_loop_lag(lags_s)),
-                group.create_task(Progress(run, clock, console).show()),
-            ]
-            if watch is not None:
-                watchers.append(group.create_task(watch(run, clock)))
+            tasks = [group.create_task(watcher) for watcher in watchers]
             await run.run()
-            for watcher in watchers:
-                watcher.cancel()
+            for task in tasks:
+                task.cancel()
     finally:
         loop.remove_signal_handler(signal.SIGINT)
         gc.unfreeze()
 
 
-def _config(options: Options, model: str | None) -> dict[str, Any]:
-    fields: dict[str, Any] = msgspec.to_builtins(options, enc_hook=str)
-    return fields | {"served_model": model}
+async def _verified(verifying: Coroutine[Any, Any, Verification]) -> Verification | None:
+    """None if Ctrl-C ended it: the run itself is still reported."""
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(verifying)
+            loop.add_signal_handler(signal.SIGINT, task.cancel)
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+    return None if task.cancelled() else task.result()
+
+
+def _result(run: Run) -> Result:
+    config: dict[str, Any] = msgspec.to_builtins(run.options, enc_hook=str)
+    return Result(
+        version=VERSION,
+        started_at=run.started_at,
+        config=config | {"served_model": run.model},
+        machine=this_machine(),
+        trace=trace_facts(run.trace, run.workload),
+        workload=run.digest,
+        summary=run.summary,
+        verification=run.verification,
+        queues=run.queues,
+        requests=sorted(run.records, key=lambda record: record.index),
+    )

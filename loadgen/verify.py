@@ -1,13 +1,15 @@
 """Were the answers given under load the right ones? Each prompt is asked once more, alone, and compared."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import msgspec
 from rich.console import Console
-from rich.progress import Progress, TextColumn
+from rich.progress import track
 
 from loadgen.clients import Client, Prompt
+from loadgen.content import Contents
+from loadgen.conversations import Conversations
 from loadgen.record import Record
 from loadgen.workload import Job
 
@@ -44,10 +46,18 @@ class Verification(msgspec.Struct, frozen=True):
         return not self.mismatches and not self.unanswered
 
 
+class _Asked(msgspec.Struct, frozen=True):
+    """What was sent, and all that came back for it."""
+
+    prompt: Prompt
+    num_output: int
+    records: list[Record]
+
+
 async def verify(
     records: list[Record],
     jobs: list[Job],
-    prompt_of: Callable[[Job], Prompt],
+    contents: Contents,
     client: Client,
     timeout_s: float,
     console: Console,
@@ -56,17 +66,16 @@ async def verify(
 
     Requests are greedy (temperature 0), so that an answer does not depend on what else is served.
     """
-    groups = _by_request(records, jobs, prompt_of)
-    found = Verification(len(groups), *_counts(records), [], [])
-    for number, ((_, num_output), group) in enumerate(_shown(groups, console)):
-        alone = Record(-1 - number, 0.0, None, num_output, text="")
-        await _ask(prompt_of(jobs[group[0].index]), alone, client, timeout_s)
+    asked = distinct(records, jobs, contents)
+    found = Verification(len(asked), *_counts(records), [], [])
+    for number, one in enumerate(_shown(asked, console)):
+        alone = Record(-1 - number, 0.0, None, one.num_output, text="")
+        await _ask(one.prompt, alone, client, timeout_s)
         if alone.failure is not None:
-            found.unanswered.append(
-                f"request {group[0].index} alone: {alone.failure.reason}: {alone.failure.message}"
-            )
+            why = f"{alone.failure.reason}: {alone.failure.message}"
+            found.unanswered.append(f"request {one.records[0].index} alone: {why}")
             continue
-        found.mismatches.extend(filter(None, (compare(record, alone.text or "") for record in group)))
+        found.mismatches.extend(filter(None, (compare(record, alone.text or "") for record in one.records)))
     return found
 
 
@@ -82,20 +91,25 @@ def compare(record: Record, alone: str) -> Mismatch | None:
     return Mismatch(record.index, at, _excerpt(text, at), _excerpt(alone, at))
 
 
-_Request = tuple[bytes, int]
-"""A prompt, encoded, and the length asked for."""
+def distinct(records: list[Record], jobs: list[Job], contents: Contents) -> list[_Asked]:
+    """Records with a text by what was sent, which for a later turn of a chat holds the answers before it.
 
-
-def _by_request(
-    records: list[Record], jobs: list[Job], prompt_of: Callable[[Job], Prompt]
-) -> dict[_Request, list[Record]]:
-    """Records with a text, by what was asked."""
-    groups: dict[_Request, list[Record]] = {}
+    Args:
+        records: in order of sending.
+    """
+    chats = Conversations(jobs, contents.prompt)
+    asked: dict[tuple[bytes, int], _Asked] = {}
     for record in records:
+        if record.text is None:
+            continue  # never sent
+        job = jobs[record.index]
+        prompt = chats.prompt(job)
+        if record.failure is None and not record.abandoned:
+            chats.answered(job, record.text)
         if record.text:
-            key = msgspec.json.encode(prompt_of(jobs[record.index])), record.planned_output
-            groups.setdefault(key, []).append(record)
-    return groups
+            key = msgspec.json.encode(prompt), job.num_output
+            asked.setdefault(key, _Asked(prompt, job.num_output, [])).records.append(record)
+    return list(asked.values())
 
 
 def _counts(records: list[Record]) -> tuple[int, int]:
@@ -104,23 +118,15 @@ def _counts(records: list[Record]) -> tuple[int, int]:
     return num_whole, sum(bool(record.text) for record in records) - num_whole
 
 
-def _shown(groups: dict[_Request, list[Record]], console: Console) -> Iterator[tuple[_Request, list[Record]]]:
-    """The groups one by one, with a bar on a terminal, and a line now and then elsewhere."""
+def _shown(asked: list[_Asked], console: Console) -> Iterator[_Asked]:
+    """One by one, with a bar on a terminal, and a line now and then elsewhere."""
     if console.is_terminal:
-        bar = Progress(
-            "verifying",
-            *Progress.get_default_columns()[1:],
-            TextColumn("{task.completed}/{task.total}"),
-            console=console,
-            transient=True,
-        )
-        with bar:
-            yield from bar.track(groups.items(), total=len(groups))
+        yield from track(asked, "verifying", console=console, transient=True)
         return
-    for number, item in enumerate(groups.items(), start=1):
-        yield item
-        if number % _PLAIN_EVERY == 0 or number == len(groups):
-            console.print(f"verified {number}/{len(groups)} prompts alone", highlight=False)
+    for number, one in enumerate(asked, start=1):
+        yield one
+        if number % _PLAIN_EVERY == 0 or number == len(asked):
+            console.print(f"verified {number}/{len(asked)} prompts alone", highlight=False)
 
 
 async def _ask(prompt: Prompt, record: Record, client: Client, timeout_s: float) -> None:

@@ -131,7 +131,7 @@ def test_failures_are_counted_by_reason_and_change_the_exit_code(tmp_path: Path)
             code, out = await run(options(trace, server, "sse", timeout_s=0.3, slo=parse_slo("ttft=10s")))
             assert code == 1
             assert "failed unterminated: 1" in out and "failed timeout: 1" in out
-            assert "4 of 6 sent (66.7 %" in out
+            assert "4 of 6 sent: 66.7 % of those the server took" in out
 
     asyncio.run(body())
 
