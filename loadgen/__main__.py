@@ -8,16 +8,20 @@ import msgspec
 import uvloop
 from rich.console import Console
 
+from loadgen.capacity import arguments as capacity_arguments
+from loadgen.capacity.command import run as find_capacity
 from loadgen.clients import PROTOCOLS
 from loadgen.clients.connect import target
 from loadgen.describe import describe, print_description
-from loadgen.errors import LoadgenError
+from loadgen.errors import LoadgenError, first
 from loadgen.load_options import add_behaviours, add_pacing, behaviours, pacing
 from loadgen.prefixes import TokenRange
 from loadgen.replay import FINISHED, INTERRUPTED, Options, replay
 from loadgen.result_commands import add_compare, add_report
 from loadgen.slo import parse_slo
 from loadgen.traces import FORMAT_NAMES, ReadOptions
+from loadgen.tune import arguments as tune_arguments
+from loadgen.tune.command import run as run_tuning
 from loadgen.workload import Limits
 
 UNUSABLE = 2
@@ -44,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         return int(arguments.run(arguments, Console(width=None if sys.stdout.isatty() else _WIDTH)))
     except* LoadgenError as group:
-        print(f"loadgen: {_first(group)}", file=sys.stderr)
+        print(f"loadgen: {first(group)}", file=sys.stderr)
         code = UNUSABLE
     except* KeyboardInterrupt:
         code = INTERRUPTED
@@ -62,14 +66,6 @@ def _describe(arguments: argparse.Namespace, console: Console) -> int:
     else:
         print_description(console, found)
     return FINISHED
-
-
-def _first(group: BaseExceptionGroup[LoadgenError]) -> BaseException:
-    """The first error inside, however deep task groups have wrapped it."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 def _options(arguments: argparse.Namespace) -> Options:
@@ -108,18 +104,56 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add = command.add_argument
-    add("--trace", type=Path, required=True, metavar="FILE", help="a trace of any format that describe reads")
-    _add_reading(command)
-    _add_what(command)
-    _add_how(command)
+    _add_workload(command)
+    _add_target(command)
+    _add_outputs(command)
     add_pacing(command)
-    add_behaviours(command)
     command.set_defaults(run=_replay)
+    _add_capacity(commands)
+    _add_tune(commands)
     _add_describe(commands.add_parser("describe", help="print a trace's measured shape; needs no server"))
     add_report(commands.add_parser("report", help="show a result.json once more; --html makes its page"))
     add_compare(commands.add_parser("compare", help="what differs between two runs of the same workload"))
     return parser
+
+
+def _add_capacity(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    command = commands.add_parser(
+        "capacity",
+        help="find the highest rate that holds a service level objective",
+        description=capacity_arguments.DESCRIPTION,
+        epilog=capacity_arguments.EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_workload(command)
+    _add_target(command)
+    capacity_arguments.add_arguments(command)
+    command.set_defaults(
+        run=lambda arguments, console: find_capacity(arguments, _options(arguments), console),
+        **dict.fromkeys(("timing", "speed", "ramp", "out")),
+        ties="burst",
+        verify=False,
+    )
+
+
+def _add_tune(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    command = commands.add_parser(
+        "tune",
+        help="change one setting of the server at a time, and say which value to take",
+        description=tune_arguments.DESCRIPTION,
+        epilog=tune_arguments.EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_workload(command)
+    _add_model(command)
+    tune_arguments.add_arguments(command)
+    add_pacing(command)
+    command.set_defaults(
+        run=lambda arguments, console: run_tuning(arguments, _options(arguments), console),
+        json=None,
+        url="http://127.0.0.1",
+        verify=False,
+    )
 
 
 def _add_describe(command: argparse.ArgumentParser) -> None:
@@ -127,6 +161,35 @@ def _add_describe(command: argparse.ArgumentParser) -> None:
     _add_reading(command)
     command.add_argument("--json", action="store_true", help="print JSON")
     command.set_defaults(run=_describe)
+
+
+def _add_workload(command: argparse.ArgumentParser) -> None:
+    """What is sent, whenever and to whomever."""
+    command.add_argument(
+        "--trace", type=Path, required=True, metavar="FILE", help="a trace of any format that describe reads"
+    )
+    _add_reading(command)
+    _add_what(command)
+    _add_how(command)
+    add_behaviours(command)
+
+
+def _add_target(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--url", required=True, help="the server's root: http://HOST:PORT or ws://HOST:PORT")
+    _add_model(command)
+
+
+def _add_model(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--protocol", choices=PROTOCOLS, help="default: ws for a ws:// URL, else sse")
+    add("--model", metavar="NAME", help="default: the one the server lists")
+
+
+def _add_outputs(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--verify", action="store_true", help="compare every answer with what its prompt gets alone")
+    add("--out", type=Path, metavar="DIR", help="write result.json and report.html to DIR")
+    add("--json", type=Path, metavar="FILE", help="write result.json to FILE")
 
 
 def _add_reading(command: argparse.ArgumentParser) -> None:
@@ -139,9 +202,6 @@ def _add_reading(command: argparse.ArgumentParser) -> None:
 
 def _add_what(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add("--url", required=True, help="the server's root: http://HOST:PORT or ws://HOST:PORT")
-    add("--protocol", choices=PROTOCOLS, help="default: ws for a ws:// URL, else sse")
-    add("--model", metavar="NAME", help="default: the one the server lists")
     add("--limit", type=_count, metavar="N", help="only the first N usable rows")
     add(
         "--max-input",
@@ -188,9 +248,6 @@ def _add_how(command: argparse.ArgumentParser) -> None:
         metavar="S",
         help="a request fails after S (default 600)",
     )
-    add("--verify", action="store_true", help="compare every answer with what its prompt gets alone")
-    add("--out", type=Path, metavar="DIR", help="write result.json and report.html to DIR")
-    add("--json", type=Path, metavar="FILE", help="write result.json to FILE")
 
 
 def _count(text: str) -> int:

@@ -3,6 +3,7 @@
 import argparse
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 DESCRIPTION = """\
 Finds the highest rate of requests that holds --slo: doubles the rate from --from until it fails, then
@@ -39,6 +40,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         metavar="S",
         help="send for S at each rate (default 30); --limit N sends N requests instead",
     )
+    add("--json", type=Path, metavar="FILE", help="write every run at every rate to FILE")
     add(
         "--gap-cv",
         type=_cv,

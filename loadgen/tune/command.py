@@ -144,7 +144,7 @@ def _workload(options: Options, sha256: str) -> dict[str, Any]:
     """All that decides what is sent, and nothing of where to."""
     fields: dict[str, Any] = msgspec.to_builtins(options, enc_hook=str)
     target = fields.pop("target")
-    for name in ("trace", "json"):
+    for name in ("trace", "json", "out", "verify"):
         del fields[name]
     return fields | {"sha256": sha256, "protocol": target["protocol"], "model": target["model"]}
 
