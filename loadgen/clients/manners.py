@@ -24,27 +24,38 @@ class Manners:
         self._num_chunks = 0
         self._num_tokens = 0
         self._has_paused = False
+        self._held_until_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
 
-    def received(self, num_bytes: int) -> None:
-        """So many bytes were read, and what they hold is in the record."""
+    def progressed(self) -> None:
+        """Tokens may have come; they are in the record."""
         new = self._record.chunk_tokens[self._num_chunks :]
         self._num_chunks += len(new)
         self._num_tokens += sum(count or 1 for count in new)
         conduct = self._conduct
         if conduct.cancel_after is not None and self._num_tokens >= conduct.cancel_after:
             self._leave()
-            return
-        wait_s = num_bytes / conduct.bytes_per_s if conduct.bytes_per_s is not None else 0.0
-        if self._is_time_to_pause():
+        elif self._is_time_to_pause():
             self._has_paused = True
-            wait_s += conduct.pause_s
-        if wait_s:
-            self._transport.pause_reading()
-            asyncio.get_running_loop().call_later(wait_s, self._resume)
+            self._hold(conduct.pause_s)
+
+    def read(self, num_bytes: int) -> None:
+        """So many bytes were read from the connection, which is this request's own."""
+        if self._conduct.bytes_per_s is not None:
+            self._hold(num_bytes / self._conduct.bytes_per_s)
 
     def _is_time_to_pause(self) -> bool:
         after = self._conduct.pause_after
         return after is not None and self._num_tokens >= after and not self._has_paused
+
+    def _hold(self, seconds: float) -> None:
+        """Reads nothing for so long, and for what it was to wait already."""
+        loop = asyncio.get_running_loop()
+        self._held_until_s = max(self._held_until_s, loop.time()) + seconds
+        if self._timer is not None:
+            self._timer.cancel()
+        self._transport.pause_reading()
+        self._timer = loop.call_at(self._held_until_s, self._resume)
 
     def _resume(self) -> None:
         if not self._transport.is_closing():

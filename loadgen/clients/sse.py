@@ -123,7 +123,8 @@ class _Connection(asyncio.Protocol):
             if exchange.is_complete:
                 self._end(exchange, keeps_open=exchange.keeps_open)
             elif exchange.manners is not None:
-                exchange.manners.received(len(data))
+                exchange.manners.read(len(data))
+                exchange.manners.progressed()
 
     def connection_lost(self, exc: Exception | None) -> None:
         exchange = self._exchange

@@ -84,6 +84,7 @@ class WebsocketClient:
 
         if conduct is not PLAIN:
             live.manners = Manners(conduct, record, connection.transport, leave)
+            connection.owner = live.manners if conduct.reads_oddly else None
         connection.live[name] = live
         try:
             connection.send(wire)

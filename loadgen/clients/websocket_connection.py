@@ -81,6 +81,8 @@ class Connection(asyncio.Protocol):
     def __init__(self, clock: Callable[[], float]) -> None:
         self.live: dict[str, Live] = {}
         self.is_open = False
+        self.owner: Manners | None = None
+        """Of the one request that this socket is for."""
         self.transport: asyncio.Transport
         self._clock = clock
         self._key = frames.key()
@@ -149,6 +151,8 @@ class Connection(asyncio.Protocol):
                     self._obey(opcode, payload)
         except (frames.FrameError, HttpError, msgspec.DecodeError, UnicodeDecodeError) as error:
             self._break(f"bad frame: {describe(error)}")
+        if self.owner is not None:
+            self.owner.read(len(data))
 
     def _upgraded(self, data: bytes) -> bytes:
         """What follows the server's head, once it has come."""
@@ -170,7 +174,7 @@ class Connection(asyncio.Protocol):
         if live is not None:
             live.take(frame, now_s)
             if live.manners is not None and not live.ended.done():
-                live.manners.received(len(payload))
+                live.manners.progressed()
         elif frame.type == "error" and frame.id is None:
             self._fail_all("error_frame", frame.error.message if frame.error else "no message")
 
