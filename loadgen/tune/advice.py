@@ -115,15 +115,11 @@ def _distance(usable: Sequence[Point], one: Point, other: Point) -> int:
 def _verdict(key: str, base: Point, take: Point, objective: str, threshold: float) -> str:
     if take is base:
         return (
-            f"{key}: keep {text(base.value)}: no other value has more {objective}, or as much and a lower "
+            f"{key}: keep {text(base.value)}: no other value has more {_plain(objective)}, or as much and a lower "
             f"TTFT p99, beyond noise and {threshold:.0%}"
         )
     changes = {name: change(base, take, name, threshold) for name in dict.fromkeys((objective, *COSTS))}
-    told = [
-        f"{share:+.0%} {name.removesuffix(' ms').removesuffix(' %')}"
-        for name, share in changes.items()
-        if share
-    ]
+    told = [f"{share:+.0%} {_plain(name)}" for name, share in changes.items() if share]
     grown = grew_most(base, take)
     segment = f"; the segment that grew most: {grown[0]}, +{grown[1]:.1f} ms a request" if grown else ""
     return f"{key} = {text(take.value)}: {', '.join(told)}, against {text(base.value)}{segment}"
@@ -143,8 +139,13 @@ def _where_it_stops(key: str, usable: Sequence[Point], objective: str, threshold
     share = _mean(following, objective) / _mean(stop, objective) - 1
     return (
         f"{key}: past {text(stop.value)} a larger value stops paying: {text(following.value)} gives "
-        f"{share:+.1%} {objective}, and no larger one more than {threshold:.0%} and the noise"
+        f"{share:+.1%} {_plain(objective)}, and no larger one more than {threshold:.0%} and the noise"
     )
+
+
+def _plain(measure: str) -> str:
+    """Without its unit, where a share is told."""
+    return measure.removesuffix(" ms").removesuffix(" %")
 
 
 def _mean(point: Point, measure: str) -> float:

@@ -23,7 +23,7 @@ from loadgen.tune.store import CellResult, Repeat, Store
 from loadgen.tune.toml_text import dumps
 
 HOST = "127.0.0.1"
-_SAMPLE_S = 0.25
+_SAMPLE_S = 0.5
 _SETTLE_S = 0.2
 """After the last answer, before the server's counters are read: a request is counted when it is let go of."""
 
