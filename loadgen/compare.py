@@ -7,7 +7,7 @@ from one run to the next only more runs can show.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 import numpy as np
@@ -22,6 +22,7 @@ from loadgen.result import Result
 _RESAMPLES = 1000
 _LEVEL = 95
 _MIN_FOR_P99 = 100
+"""Of fewer requests it is the largest value."""
 _FIELDS = {
     "due": "due times",
     "lengths": "token lengths",
@@ -31,7 +32,6 @@ _FIELDS = {
 }
 
 _Values = npt.NDArray[np.float64]
-_Statistic = Callable[[_Values], float]
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -68,18 +68,17 @@ def compare(a: Result, b: Result, seed: int = 0) -> list[Difference]:
     refuse_different(a, b)
     pairs = _pairs(a, b)
     draws = _draws(len(pairs), seed)
-    found = [
-        _difference(f"{title} {what} ms", values, statistic, draws)
-        for title, values in _latencies_ms(pairs).items()
-        for what, statistic in _statistics(len(pairs)).items()
-    ]
+    percents = (50, 90, 99) if len(pairs) >= _MIN_FOR_P99 else (50, 90)
+    found: list[Difference] = []
+    for title, columns in _latencies_ms(pairs).items():
+        found += _differences(f"{title} {{}} ms", columns, percents, draws)
     finished = _columns(pairs, lambda record: 100.0 * record.is_finished)
-    rates = [
+    found += _differences("finished %", finished, (), draws)
+    return [
+        *found,
         Difference("output tok/s", a.summary.output_tokens_per_s, b.summary.output_tokens_per_s, None),
         Difference("finished requests/s", a.summary.requests_per_s, b.summary.requests_per_s, None),
     ]
-    found.append(_difference("finished %", finished, _mean, draws))
-    return [difference for difference in found if difference is not None] + rates
 
 
 def print_comparison(console: Console, a: Result, b: Result, found: list[Difference]) -> None:
@@ -143,20 +142,6 @@ def _columns(pairs: list[tuple[Record, Record]], value: Callable[[Record], float
     return np.array([value(a) for a, _ in pairs]), np.array([value(b) for _, b in pairs])
 
 
-def _mean(values: _Values) -> float:
-    return float(values.mean())
-
-
-def _statistics(count: int) -> dict[str, _Statistic]:
-    """p99 only of enough requests: of fewer it is the largest value."""
-    percents = (50, 90, 99) if count >= _MIN_FOR_P99 else (50, 90)
-    return {"mean": _mean} | {f"p{percent}": _percentile(percent) for percent in percents}
-
-
-def _percentile(percent: int) -> _Statistic:
-    return lambda values: float(np.percentile(values, percent))
-
-
 def _draws(count: int, seed: int) -> npt.NDArray[np.int64]:
     """(resamples, count) indices: blocks of neighbours, about the cube root of `count` long."""
     length = max(1, round(count ** (1 / 3)))
@@ -166,22 +151,33 @@ def _draws(count: int, seed: int) -> npt.NDArray[np.int64]:
     return blocks.reshape(_RESAMPLES, -1)[:, :count]
 
 
-def _difference(
-    name: str, columns: tuple[_Values, _Values], statistic: _Statistic, draws: npt.NDArray[np.int64]
-) -> Difference | None:
-    """None if a run has no value. A resample without one is left out."""
-    here = [_of_values(column, statistic) for column in columns]
-    if math.isnan(here[0]) or math.isnan(here[1]):
-        return None
-    changes = [
-        _of_values(columns[1][draw], statistic) - _of_values(columns[0][draw], statistic) for draw in draws
-    ]
-    known = [change for change in changes if not math.isnan(change)]
-    low, high = np.percentile(known, ((100 - _LEVEL) / 2, (100 + _LEVEL) / 2)).tolist()
-    return Difference(name, here[0], here[1], (low, high))
+def _differences(
+    name: str, columns: tuple[_Values, _Values], percents: tuple[int, ...], draws: npt.NDArray[np.int64]
+) -> Iterator[Difference]:
+    """Of the mean and of each percentile; `name` has a place for which. Nothing where a run has no value."""
+    if any(np.isnan(column).all() for column in columns):
+        return
+    here = [_figures(column[None, :], percents) for column in columns]
+    drawn = [_figures(column[draws], percents) for column in columns]
+    for what in here[0]:
+        changes = drawn[1][what] - drawn[0][what]
+        low, high = np.nanpercentile(changes, ((100 - _LEVEL) / 2, (100 + _LEVEL) / 2)).tolist()
+        a, b = (float(figures[what][0]) for figures in here)
+        yield Difference(name.format(what), a, b, (low, high))
 
 
-def _of_values(column: _Values, statistic: _Statistic) -> float:
-    """Of the values that there are; NaN if there are none."""
-    values = column[~np.isnan(column)]
-    return statistic(values) if values.size else math.nan
+def _figures(values: _Values, percents: tuple[int, ...]) -> dict[str, _Values]:
+    """Mean and percentiles of each row of (m, n) values, (m,) each. NaN is no value; a row may have none."""
+    counts = np.count_nonzero(~np.isnan(values), axis=1)
+    means = np.where(counts, np.nansum(values, axis=1) / np.maximum(counts, 1), np.nan)
+    if not percents:
+        return {"mean": means}
+    ordered, rows, last = np.sort(values, axis=1), np.arange(len(values)), np.maximum(counts - 1, 0)
+    found = {"mean": means}
+    for percent in percents:
+        ranks = last * percent / 100
+        low = ranks.astype(np.int64)
+        high = np.minimum(low + 1, last)
+        part = ranks - low
+        found[f"p{percent}"] = ordered[rows, low] * (1 - part) + ordered[rows, high] * part
+    return found
