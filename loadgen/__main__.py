@@ -18,6 +18,7 @@ from loadgen.load_options import add_behaviours, add_pacing, behaviours, pacing
 from loadgen.prefixes import TokenRange
 from loadgen.replay import FINISHED, INTERRUPTED, Options, replay
 from loadgen.result_commands import add_compare, add_report
+from loadgen.selftest.command import add_selftest
 from loadgen.slo import parse_slo
 from loadgen.traces import FORMAT_NAMES, ReadOptions
 from loadgen.tune import arguments as tune_arguments
@@ -112,6 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_capacity(commands)
     _add_tune(commands)
     _add_describe(commands.add_parser("describe", help="print a trace's measured shape; needs no server"))
+    add_selftest(commands.add_parser("selftest", help="measure how much this generator sustains"))
     add_report(commands.add_parser("report", help="show a result.json once more; --html makes its page"))
     add_compare(commands.add_parser("compare", help="what differs between two runs of the same workload"))
     return parser

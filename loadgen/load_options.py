@@ -11,10 +11,9 @@ from loadgen.workload import Pacing
 
 def add_pacing(command: argparse.ArgumentParser) -> None:
     """`--timing`, `--speed`, `--ramp`, `--ties`."""
-    group = command.add_argument_group("when requests are sent")
+    group = command.add_argument_group("when requests are sent", _forms())
     add = group.add_argument
-    forms = "; ".join(f"{form}: {what}" for form, what in FORMS.items())
-    add("--timing", metavar="FORM", help=f"{forms} (default trace)")
+    add("--timing", metavar="FORM", help="one of the forms above (default trace)")
     add("--speed", metavar="X", help="short for --timing scale=X")
     add(
         "--ramp",
@@ -54,6 +53,12 @@ def add_behaviours(command: argparse.ArgumentParser) -> None:
         help="try once more after a refusal (after its Retry-After, else 1 s), or a connection lost before "
         "the first token",
     )
+
+
+def _forms() -> str:
+    """One line each; for a RawDescriptionHelpFormatter."""
+    width = max(map(len, FORMS))
+    return "\n".join(f"{form:{width}}  {what}" for form, what in FORMS.items())
 
 
 def pacing(arguments: argparse.Namespace) -> Pacing:

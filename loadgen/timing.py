@@ -16,14 +16,13 @@ from loadgen.errors import UsageError
 
 FORMS = {
     "trace": "as recorded",
-    "scale=X": "recorded, every gap divided by X (2 is twice as fast): bursts keep their shape",
+    "scale=X": "as recorded, every gap divided by X: bursts keep their shape",
     "rate=R": "R requests/s, all gaps the same",
     "poisson=R": "R requests/s on average, exponential gaps",
-    "gamma=R,CV": "gamma gaps whose standard deviation is CV times their mean: 1 is poisson, above it bursty",
-    "onoff=R_ON,R_OFF,ON_S,OFF_S": "poisson at R_ON, then at R_OFF, and so on; each lasts exponentially, "
-    "ON_S and OFF_S seconds on average (a two-state MMPP)",
-    "closed=N": "no clock: N users; each begins the next session (or row) when its last has ended",
-    "closed": "sessions begin as recorded; what follows in them waits for answers and think times alone",
+    "gamma=R,CV": "gamma gaps; CV is their deviation / mean: 1 is poisson, more is bursty",
+    "onoff=R1,R2,ON_S,OFF_S": "poisson at R1 for ON_S s on average, then at R2 for OFF_S s, and so on",
+    "closed=N": "no clock: N users, each begins the next session or row when its last ended",
+    "closed": "sessions begin as recorded; in them answers and think times alone decide",
 }
 
 

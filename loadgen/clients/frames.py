@@ -37,7 +37,7 @@ def client_frame(opcode: int, payload: bytes) -> bytes:
         head = bytes((_FIN | opcode, _MASKED | 126)) + size.to_bytes(2)
     else:
         head = bytes((_FIN | opcode, _MASKED | 127)) + size.to_bytes(8)
-    return head + mask + _masked(payload, mask)
+    return head + mask + masked(payload, mask)
 
 
 class FrameReader:
@@ -110,7 +110,7 @@ class FrameReader:
             self._opcode = self._num_bytes = 0
 
 
-def _masked(payload: bytes, mask: bytes) -> bytes:
+def masked(payload: bytes, mask: bytes) -> bytes:
     """One XOR of two large integers: about 1 ms for a megabyte."""
     size = len(payload)
     stream = (mask * (size // 4 + 1))[:size]

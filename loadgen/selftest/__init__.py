@@ -1,0 +1,1 @@
+"""How much this generator sustains on this machine, measured against a server that costs nothing."""
