@@ -1,6 +1,7 @@
 """Charts of what went on over the time of a run."""
 
 import math
+from collections import deque
 
 from loadgen.html.axis import Axis, from_zero, round_step
 from loadgen.html.plot import Mark, Point, area, bars, chart, figure, steps
@@ -9,8 +10,7 @@ from loadgen.record import Record
 
 _HEIGHT_PX = 340
 """Of the timeline, as in the style sheet: its bars are as thick as there is room for."""
-_BINS = 300
-_RATE_BINS = 60
+_LEVEL_BINS, _RATE_BINS = 300, 60
 _Span = tuple[float, float]
 
 
@@ -48,9 +48,9 @@ def tokens(records: list[Record], wall_s: float) -> str:
     what = "output tokens received; a chunk that does not say counts as one"
     if not arrivals:
         return figure("Token throughput", what, None)
-    rates = _rates(arrivals, wall_s)
-    x, y = _seconds(wall_s), from_zero([rate for _, rate in rates])
-    marks = [Mark("", "c2", area(rates, x, y), 0), Mark("", "c2", steps(rates, x, y))]
+    per_s = rates(arrivals, wall_s)
+    x, y = _seconds(wall_s), from_zero([rate for _, rate in per_s])
+    marks = [Mark("", "c2", area(per_s, x, y), 0), Mark("", "c2", steps(per_s, x, y))]
     return figure(
         "Token throughput", what, chart(marks, x, y, x_unit="s", y_unit="tokens/s", has_legend=False)
     )
@@ -58,8 +58,8 @@ def tokens(records: list[Record], wall_s: float) -> str:
 
 def requests(records: list[Record], wall_s: float) -> str:
     """Requests sent, and whole answers received, per second."""
-    sent = _rates([(record.sent_s, 1) for record in records if record.sent_s is not None], wall_s)
-    ended = _rates(
+    sent = rates([(record.sent_s, 1) for record in records if record.sent_s is not None], wall_s)
+    ended = rates(
         [(record.closed_s, 1) for record in records if record.is_finished and record.closed_s], wall_s
     )
     if not records:
@@ -76,11 +76,11 @@ def requests(records: list[Record], wall_s: float) -> str:
 def live(records: list[Record], wall_s: float) -> str:
     """How many requests were unanswered, and how many of these had no token yet."""
     what = "requests that are unanswered at a time, as the client sees them; the most in each bin"
-    alive = _levels(
+    alive = levels(
         [(record.sent_s, record.closed_s) for record in records if record.sent_s is not None], wall_s
     )
     waits = [(record.sent_s, _first_s(record)) for record in records if record.sent_s is not None]
-    waiting = _levels(waits, wall_s)
+    waiting = levels(waits, wall_s)
     if not alive:
         return figure("Live requests", what, None)
     x, y = _seconds(wall_s), from_zero([level for _, level in alive])
@@ -145,31 +145,32 @@ def _seconds(wall_s: float) -> Axis:
     return Axis(0.0, wall_s or 1.0)
 
 
-def _rates(events: list[tuple[float, int]], wall_s: float) -> list[Point]:
+def rates(events: list[tuple[float, int]], wall_s: float, num_bins: int = _RATE_BINS) -> list[Point]:
     """Per second, in bins of a round width; the last bin may be a short one."""
     if not events or not wall_s:
         return []
-    width = round_step(wall_s / _RATE_BINS)
+    width = round_step(wall_s / num_bins)
     counts = [0] * math.ceil(wall_s / width)
     for at, count in events:
         counts[min(len(counts) - 1, max(0, int(at / width)))] += count
-    rates = [(i * width, count / min(width, wall_s - i * width)) for i, count in enumerate(counts)]
-    return [*rates, (wall_s, rates[-1][1])]
+    points = [(i * width, count / min(width, wall_s - i * width)) for i, count in enumerate(counts)]
+    return [*points, (wall_s, points[-1][1])]
 
 
-def _levels(spans: list[tuple[float, float | None]], wall_s: float) -> list[Point]:
-    """The most spans open at once in each of _BINS bins; a span without an end lasts to the end."""
+def levels(
+    spans: list[tuple[float, float | None]], wall_s: float, num_bins: int = _LEVEL_BINS
+) -> list[Point]:
+    """The most spans open at once in each of `num_bins` bins; a span without an end lasts to the end."""
     if not spans or not wall_s:
         return []
-    changes = sorted([(begin, 1) for begin, _ in spans] + [(end, -1) for _, end in spans if end is not None])
-    width, level, most = wall_s / _BINS, 0, [0] * _BINS
-    bin_now = 0
-    for at, change in changes:
-        for passed in range(bin_now, min(_BINS - 1, int(at / width))):
-            most[passed + 1] = level
-        bin_now = max(bin_now, min(_BINS - 1, int(at / width)))
-        level += change
-        most[bin_now] = max(most[bin_now], level)
-    for passed in range(bin_now + 1, _BINS):
-        most[passed] = level
-    return [*((i * width, float(count)) for i, count in enumerate(most)), (wall_s, float(level))]
+    ends = [(end, -1) for _, end in spans if end is not None]
+    changes = deque(sorted([(begin, 1) for begin, _ in spans] + ends))
+    width, level = wall_s / num_bins, 0
+    points: list[Point] = []
+    for number in range(num_bins):
+        most = level
+        while changes and changes[0][0] < (number + 1) * width:
+            level += changes.popleft()[1]
+            most = max(most, level)
+        points.append((number * width, most))
+    return [*points, (wall_s, points[-1][1])]

@@ -73,7 +73,9 @@ def _cdf(title: str, what: str, series: list[tuple[str, str, list[float]]]) -> s
         return figure(title, what, None)
     x = fitted(everything)
     marks = [Mark(name, css, line(_steps(values), x, _PERCENT)) for name, css, values in series]
-    return figure(title, what, chart(marks, x, _PERCENT, x_unit="ms", y_unit="% of values"))
+    return figure(
+        title, what, chart(marks, x, _PERCENT, x_unit="ms", y_unit="% of values", has_legend=len(marks) > 1)
+    )
 
 
 def _steps(values: list[float]) -> list[Point]:
