@@ -3,7 +3,8 @@
 import asyncio
 import time
 
-_TICK_S = 0.01
+TICK_S = 0.01
+"""Of the sleeps that the loop lag is sampled by."""
 
 
 class RunClock:
@@ -22,6 +23,6 @@ class RunClock:
 async def sample_loop_lag(lags_s: list[float]) -> None:
     """Appends how late a 10 ms sleep wakes, until cancelled: what the event loop adds to every time stamp."""
     while True:
-        due_s = time.perf_counter() + _TICK_S
-        await asyncio.sleep(_TICK_S)
+        due_s = time.perf_counter() + TICK_S
+        await asyncio.sleep(TICK_S)
         lags_s.append(max(0.0, time.perf_counter() - due_s))

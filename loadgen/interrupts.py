@@ -4,6 +4,10 @@ import asyncio
 import signal
 
 
+class Interrupted(Exception):
+    """Ctrl-C ended a run; what it has measured is no result."""
+
+
 def cancel_on_signals() -> None:
     """From now on either signal cancels the current task, each time anew.
 

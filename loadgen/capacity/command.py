@@ -11,10 +11,10 @@ from rich.console import Console
 
 from loadgen.capacity.bisect import Search, most_rates
 from loadgen.capacity.report import conclusion, vote_line
-from loadgen.capacity.runs import Interrupted, Load, vote
+from loadgen.capacity.runs import Load, vote
 from loadgen.capacity.votes import Verdict
 from loadgen.errors import UsageError
-from loadgen.interrupts import cancel_on_signals
+from loadgen.interrupts import Interrupted, cancel_on_signals
 from loadgen.replay import FINISHED, INTERRUPTED, Options
 from loadgen.result import write
 from loadgen.traces import load as load_trace

@@ -1,24 +1,23 @@
 """One run at one rate: a workload of that rate is replayed, watched, and judged."""
 
 import asyncio
+from itertools import accumulate
 
 import msgspec
 from rich.console import Console
 
 from loadgen.capacity.votes import Vote, lost, values_ms
-from loadgen.clock import RunClock
+from loadgen.clock import TICK_S, RunClock
+from loadgen.interrupts import Interrupted
 from loadgen.openloop import OpenLoop
 from loadgen.replay import Options, Run, measure
 from loadgen.slo import Slo
+from loadgen.summary import summarise
 from loadgen.timing import Renewal
 from loadgen.workload import Pacing
 
 _LOOK_S = 0.25
 _QUIET = Console(quiet=True)
-
-
-class Interrupted(Exception):
-    """Ctrl-C during a run, which is no evidence then."""
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -60,7 +59,7 @@ async def vote(load: Load, rate: float, seed: int) -> Vote:
     return Vote(
         seed=seed,
         broken=_broken(load, run) if watcher.reason is None else [watcher.reason],
-        client_bound=run.summary.client_bound,
+        client_bound=_client_bound(run, watcher.cut_s),
         values_ms=values_ms(load.slo, load.percentile, run.records),
         num_requests=len(run.records),
         rate_per_s=run.workload.arrivals.rate_per_s,
@@ -75,11 +74,22 @@ def _broken(load: Load, run: Run) -> list[str]:
     return load.slo.broken(run.records) or ([] if too_many is None else [too_many])
 
 
+def _client_bound(run: Run, cut_s: float | None) -> list[str]:
+    """Of what was before the cut: cancelling all live requests at once makes the loop lag."""
+    if cut_s is None:
+        return run.summary.client_bound
+    ends_s = accumulate(TICK_S + lag_s for lag_s in run.lags_s)
+    lags_s = [lag_s for lag_s, end_s in zip(run.lags_s, ends_s, strict=True) if end_s < cut_s]
+    planned = len(run.workload.jobs)
+    return summarise(run.records, planned, run.workload.mean_gap_s, lags_s, None).client_bound
+
+
 class _Watcher:
     """Ends a run that is lost, so that no time is spent on a queue that grows without end."""
 
     def __init__(self, load: Load, num_planned: int) -> None:
         self.reason: str | None = None
+        self.cut_s: float | None = None
         self._load = load
         self._num_planned = num_planned
 
@@ -89,5 +99,6 @@ class _Watcher:
             await asyncio.sleep(_LOOK_S)
             load = self._load
             self.reason = lost(load.slo, load.percentile, run.records, self._num_planned, clock())
+        self.cut_s = clock()
         run.stop()
         run.stop()  # the second does not wait for the answers

@@ -115,8 +115,8 @@ def _distance(usable: Sequence[Point], one: Point, other: Point) -> int:
 def _verdict(key: str, base: Point, take: Point, objective: str, threshold: float) -> str:
     if take is base:
         return (
-            f"{key}: keep {text(base.value)}: no other value has more {_plain(objective)}, or as much and a lower "
-            f"TTFT p99, beyond noise and {threshold:.0%}"
+            f"{key}: keep {text(base.value)}: no other value has more {_plain(objective)}, or as much and a "
+            f"lower TTFT p99, beyond noise and {threshold:.0%}"
         )
     changes = {name: change(base, take, name, threshold) for name in dict.fromkeys((objective, *COSTS))}
     told = [f"{share:+.0%} {_plain(name)}" for name, share in changes.items() if share]

@@ -12,7 +12,7 @@ from rich.console import Console
 from loadgen.clients import Target
 from loadgen.clock import RunClock
 from loadgen.errors import LoadgenError, ServerError, first
-from loadgen.interrupts import cancel_on_signals
+from loadgen.interrupts import Interrupted, cancel_on_signals
 from loadgen.openloop import OpenLoop
 from loadgen.replay import Options, Run, measure
 from loadgen.scrape import Scrape, fetch, gauge
@@ -26,10 +26,6 @@ HOST = "127.0.0.1"
 _SAMPLE_S = 0.5
 _SETTLE_S = 0.2
 """After the last answer, before the server's counters are read: a request is counted when it is let go of."""
-
-
-class Interrupted(Exception):
-    """Ctrl-C during a run; the cell is not finished."""
 
 
 class Work(msgspec.Struct, frozen=True):

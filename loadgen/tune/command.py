@@ -13,12 +13,12 @@ import uvloop
 from rich.console import Console
 
 from loadgen.errors import UsageError
-from loadgen.interrupts import cancel_on_signals
+from loadgen.interrupts import Interrupted, cancel_on_signals
 from loadgen.replay import FINISHED, INTERRUPTED, SOME_FAILED, Options
 from loadgen.server_process import Patience
 from loadgen.traces import load
 from loadgen.tune.advice import points_of
-from loadgen.tune.cell_run import Interrupted, Work, run_cell
+from loadgen.tune.cell_run import Work, run_cell
 from loadgen.tune.cells import Cell, Grid, Value, grid, parse_variable, same
 from loadgen.tune.report import print_variable
 from loadgen.tune.store import CellResult, Store
