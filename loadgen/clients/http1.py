@@ -86,8 +86,8 @@ class BodyReader:
     def _chunks(self, data: bytes) -> bytes:
         pieces, at = [], 0
         while (end := data.find(b"\r\n", at)) >= 0:
-            size = _number(data[at:end], 16)
             begin = end + 2
+            size = _number(data[at:end], 16)
             if size == 0:
                 at = self._trailers(data, at, end)
                 break
