@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import signal
+import time
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
@@ -143,7 +144,9 @@ async def measure(options: Options, console: Console, watch: Watch | None = None
         if watch is not None:
             watchers.append(watch(loop, clock))
         started_at = datetime.now(UTC).isoformat(timespec="seconds")
+        cpu_s = -time.process_time()
         await _watched(loop, watchers)
+        cpu_s += time.process_time()
         verification = None
         if options.verify and not loop.is_stopped:
             verification = await _verified(
@@ -156,7 +159,7 @@ async def measure(options: Options, console: Console, watch: Watch | None = None
         workload=workload,
         records=loop.records,
         lags_s=lags_s,
-        summary=summarise(loop.records, len(workload.jobs), workload.mean_gap_s, lags_s, options.slo),
+        summary=summarise(loop.records, len(workload.jobs), workload.mean_gap_s, lags_s, options.slo, cpu_s),
         digest=digest(
             workload.jobs,
             contents,

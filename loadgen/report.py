@@ -60,9 +60,10 @@ def goodput_lines(summary: Summary) -> list[str]:
 
 def verdict(summary: Summary) -> str:
     """Whether the generator itself was fast enough."""
+    cpu = "" if summary.cpu_pct is None else f"; it used {summary.cpu_pct:.0f} % of a core"
     if summary.client_bound:
-        return f"CLIENT-BOUND: {'; '.join(summary.client_bound)}: do not trust these numbers"
-    return "generator kept time: lateness and loop lag are within their limits"
+        return f"CLIENT-BOUND: {'; '.join(summary.client_bound)}: do not trust these numbers{cpu}"
+    return f"generator kept time: lateness and loop lag are within their limits{cpu}"
 
 
 def verification_line(found: Verification) -> str:

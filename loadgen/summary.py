@@ -83,15 +83,26 @@ class Summary(msgspec.Struct, frozen=True):
     raw_e2e: Spread | None
     lateness: Spread | None
     loop_lag: Spread | None
+    cpu_pct: float | None
+    """CPU time of the generator, in % of one core over the wall time."""
     client_bound: list[str]
     """Why the generator, and not the server, may have set these numbers; empty if it has not."""
     goodput: Goodput | None
 
 
 def summarise(
-    records: list[Record], num_planned: int, mean_gap_s: float | None, lags_s: list[float], slo: Slo | None
+    records: list[Record],
+    num_planned: int,
+    mean_gap_s: float | None,
+    lags_s: list[float],
+    slo: Slo | None,
+    cpu_s: float | None = None,
 ) -> Summary:
-    """`records` of the requests that were sent, all ended; latencies are of the finished ones."""
+    """`records` of the requests that were sent, all ended; latencies are of the finished ones.
+
+    Args:
+        cpu_s: CPU time of the generator during the run.
+    """
     finished = [record for record in records if record.is_finished]
     left = [record for record in records if record.ended_by == "client"]
     failures = [record.failure for record in records if record.failure is not None]
@@ -122,6 +133,7 @@ def summarise(
         raw_e2e=spread(record.raw_e2e_s for record in finished),
         lateness=lateness,
         loop_lag=lag,
+        cpu_pct=None if cpu_s is None else 100 * _rate(cpu_s, wall_s),
         client_bound=_client_bound(lateness, lag, mean_gap_s),
         goodput=None if slo is None else _goodput(records, slo, wall_s),
     )
@@ -155,7 +167,7 @@ def _lengths(pairs: list[tuple[int, int]]) -> Lengths:
     return Lengths(planned, actual, sum(a != b for a, b in pairs))
 
 
-def _rate(count: int, wall_s: float) -> float:
+def _rate(count: float, wall_s: float) -> float:
     return count / wall_s if wall_s else 0.0
 
 

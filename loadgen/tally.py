@@ -15,9 +15,13 @@ class Tally:
     def add(self, value_s: float) -> None:
         self._counts[math.floor(math.log(max(value_s, 1e-6)) / _WIDTH)] += 1
 
+    @property
+    def count(self) -> int:
+        return self._counts.total()
+
     def percentile(self, percent: float) -> float | None:
         """Of nearest rank; None if there are no values."""
-        left = percent / 100 * self._counts.total()
+        left = percent / 100 * self.count
         for bucket in sorted(self._counts):
             left -= self._counts[bucket]
             if left <= 0:
