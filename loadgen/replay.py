@@ -1,11 +1,8 @@
 """The replay command: trace -> workload -> prompts -> open loop -> report."""
 
 import asyncio
-import gc
 import signal
-import time
-from collections.abc import Callable, Coroutine
-from datetime import UTC, datetime
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +12,16 @@ from rich.console import Console
 from loadgen import calibrate
 from loadgen.behaviours import Behaviours
 from loadgen.clients import Client, Target, connect
-from loadgen.clock import RunClock, sample_loop_lag
+from loadgen.clock import RunClock
 from loadgen.content import Contents
 from loadgen.digest import Digest, digest
 from loadgen.joined import says_timings
 from loadgen.machine import this_machine
+from loadgen.observed import Observed, Watch, observe
 from loadgen.openloop import OpenLoop
 from loadgen.outputs import check_places, write_all
 from loadgen.prefixes import Prefixes, TokenRange
-from loadgen.progress import Progress
 from loadgen.prompts import Text, load_text
-from loadgen.queues import QueueSample, sample_queues
 from loadgen.record import Record
 from loadgen.report import print_report
 from loadgen.result import VERSION, Result, trace_facts
@@ -36,9 +32,6 @@ from loadgen.verify import Verification, verify
 from loadgen.workload import Limits, Pacing, Workload, plan
 
 FINISHED, SOME_FAILED, INTERRUPTED = 0, 1, 130
-
-Watch = Callable[[OpenLoop, RunClock], Coroutine[Any, Any, None]]
-"""What looks at a run while it goes on, and may stop it."""
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -75,17 +68,17 @@ class Run(msgspec.Struct, frozen=True):
     workload: Workload
     records: list[Record]
     """Of every request that was sent, in order of sending."""
-    lags_s: list[float]
-    """Samples of the generator's loop lag."""
+    seen: Observed
     summary: Summary
     digest: Digest
-    queues: list[QueueSample]
-    """Of this project's server; empty with another."""
     verification: Verification | None
-    started_at: str
-    """ISO 8601, UTC."""
     is_stopped: bool
     """By Ctrl-C, before everything was sent and answered."""
+
+    @property
+    def lags_s(self) -> list[float]:
+        """Samples of the generator's loop lag, every 10 ms."""
+        return self.seen.lags_s
 
 
 async def replay(options: Options, console: Console) -> int:
@@ -119,34 +112,12 @@ async def measure(options: Options, console: Console, watch: Watch | None = None
     text = load_text(options.prompts)
     is_ours = await says_timings(options.target.url)
     target = msgspec.structs.replace(options.target, asks_timings=is_ours)
-    clock, lags_s, queues = RunClock(), list[float](), list[QueueSample]()
+    clock = RunClock()
     async with connect(target, clock) as (client, model):
-        console.print(
-            f"{options.trace.name} ({trace.format}) -> {options.target.url} ({options.target.protocol}), "
-            f"model {model}, {len(workload.jobs)} requests; {workload.arrivals}",
-            highlight=False,
-            soft_wrap=True,
-        )
+        _announce(console, options, trace, workload, model)
         contents = await _contents(options, text, workload, client, console)
-        loop = OpenLoop(
-            workload,
-            client,
-            contents,
-            clock,
-            options.timeout_s,
-            options.behaviours,
-            options.seed,
-            keeps_texts=options.verify,
-        )
-        watchers = [sample_loop_lag(lags_s), Progress(loop, clock, console).show()]
-        if is_ours:
-            watchers.append(sample_queues(target.url, clock, queues))
-        if watch is not None:
-            watchers.append(watch(loop, clock))
-        started_at = datetime.now(UTC).isoformat(timespec="seconds")
-        cpu_s = -time.process_time()
-        await _watched(loop, watchers)
-        cpu_s += time.process_time()
+        loop = _loop(options, workload, client, contents, clock)
+        seen = await observe(loop, clock, console, target.url if is_ours else None, watch)
         verification = None
         if options.verify and not loop.is_stopped:
             verification = await _verified(
@@ -158,19 +129,45 @@ async def measure(options: Options, console: Console, watch: Watch | None = None
         trace=trace,
         workload=workload,
         records=loop.records,
-        lags_s=lags_s,
-        summary=summarise(loop.records, len(workload.jobs), workload.mean_gap_s, lags_s, options.slo, cpu_s),
-        digest=digest(
-            workload.jobs,
-            contents,
-            (options.seed, options.tokens),
-            (options.seed, options.behaviours, workload.num_users),
+        seen=seen,
+        summary=summarise(
+            loop.records, len(workload.jobs), workload.mean_gap_s, seen.lags_s, options.slo, seen.cpu_s
         ),
-        queues=queues,
+        digest=_digest(options, workload, contents),
         verification=verification,
-        started_at=started_at,
         is_stopped=loop.is_stopped or (options.verify and verification is None),
     )
+
+
+def _announce(
+    console: Console, options: Options, trace: Trace, workload: Workload, model: str | None
+) -> None:
+    console.print(
+        f"{options.trace.name} ({trace.format}) -> {options.target.url} ({options.target.protocol}), "
+        f"model {model}, {len(workload.jobs)} requests; {workload.arrivals}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _loop(
+    options: Options, workload: Workload, client: Client, contents: Contents, clock: RunClock
+) -> OpenLoop:
+    return OpenLoop(
+        workload,
+        client,
+        contents,
+        clock,
+        options.timeout_s,
+        options.behaviours,
+        options.seed,
+        keeps_texts=options.verify,
+    )
+
+
+def _digest(options: Options, workload: Workload, contents: Contents) -> Digest:
+    clients = (options.seed, options.behaviours, workload.num_users)
+    return digest(workload.jobs, contents, (options.seed, options.tokens), clients)
 
 
 async def _contents(
@@ -184,23 +181,6 @@ async def _contents(
         return Contents(calibrate.by_rate(text, options.tokens_per_word, options.seed), prefixes)
     console.print("measuring the prompts' text: up to 26 requests of one output token")
     return Contents(await calibrate.calibrated(text, client, options.seed, options.timeout_s), prefixes)
-
-
-async def _watched(run: OpenLoop, watchers: list[Coroutine[Any, Any, None]]) -> None:
-    """Runs `run`, and `watchers` until it ends; Ctrl-C stops it."""
-    loop = asyncio.get_running_loop()
-    gc.collect()
-    gc.freeze()  # the trace and its jobs: scanning them would be a hole in every time stamp
-    loop.add_signal_handler(signal.SIGINT, run.stop)
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(watcher) for watcher in watchers]
-            await run.run()
-            for task in tasks:
-                task.cancel()
-    finally:
-        loop.remove_signal_handler(signal.SIGINT)
-        gc.unfreeze()
 
 
 async def _verified(verifying: Coroutine[Any, Any, Verification]) -> Verification | None:
@@ -219,13 +199,13 @@ def _result(run: Run) -> Result:
     config: dict[str, Any] = msgspec.to_builtins(run.options, enc_hook=str)
     return Result(
         version=VERSION,
-        started_at=run.started_at,
+        started_at=run.seen.started_at,
         config=config | {"served_model": run.model},
         machine=this_machine(),
         trace=trace_facts(run.trace, run.workload),
         workload=run.digest,
         summary=run.summary,
         verification=run.verification,
-        queues=run.queues,
+        queues=run.seen.queues,
         requests=sorted(run.records, key=lambda record: record.index),
     )

@@ -16,13 +16,13 @@ _Span = tuple[float, float]
 
 def timeline(records: list[Record], wall_s: float) -> str:
     """Every request as a bar, coloured by phase."""
-    what = "one line per request, in order of sending: from due to the first token, then to the last"
+    what = "one line per request, by due time: from due to the first token, then to the last"
     if not records:
         return figure("Requests over time", what, None, css="wide")
     x, y = _seconds(wall_s), Axis(len(records) - 0.5, -0.5)
     width = min(8.0, max(1.0, 0.75 * _HEIGHT_PX / len(records)))
     phases: dict[str, list[tuple[float, float, float]]] = {name: [] for name, _ in _PHASES}
-    for row, record in enumerate(records):
+    for row, record in enumerate(sorted(records, key=lambda record: record.intended_s)):
         for name, (begin, end) in _phases(record).items():
             phases[name].append((begin, end, row))
     marks = [Mark(name, css, bars(phases[name], x, y), width) for name, css in _PHASES if phases[name]]
@@ -112,7 +112,9 @@ def queues(samples: list[QueueSample], wall_s: float) -> str:
         Mark(name, f"c{1 + number % 8}", steps(points, x, y))
         for number, (name, points) in enumerate(shown.items())
     ]
-    return figure("Server queues", what, chart(marks, x, y, x_unit="s", y_unit="waiting", has_legend=True))
+    return figure(
+        "Server queues", what, chart(marks, x, y, x_unit="s", y_unit="requests or messages", has_legend=True)
+    )
 
 
 _PHASES = (
