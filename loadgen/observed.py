@@ -1,4 +1,4 @@
-"""A run with all that is looked at while it goes on: progress, the generator's own health, the server's queues."""
+"""A run and all that is looked at beside it: progress, the generator's own health, the server's queues."""
 
 import asyncio
 import gc
