@@ -176,6 +176,8 @@ class OpenLoop:
             self._followed[job.index] = record
             if is_answered:
                 self._conversations.answered(job, record.text or "")
+        if not self._keeps_texts:
+            record.text = None
         for turn in self._sessions.ended(job.index, record.closed_s, is_answered=is_answered):
             self._agenda.add(turn)
 

@@ -65,10 +65,9 @@ class Arrivals(msgspec.Struct, frozen=True):
     """Population standard deviation / mean of the gaps."""
 
     def __str__(self) -> str:
-        rate = "-" if self.rate_per_s is None else f"{self.rate_per_s:.3g}"
-        cv = "-" if self.gap_cv is None else f"{self.gap_cv:.3g}"
-        text = f"timing {self.timing}: {self.num_by_clock} by the clock over {self.span_s:.1f} s"
-        text += f", {rate}/s, gap CV {cv}"
+        text = f"timing {self.timing}: {self.num_by_clock} rows that follow no other"
+        if self.rate_per_s is not None and self.gap_cv is not None:
+            text += f" over {self.span_s:.1f} s, {self.rate_per_s:.3g}/s, gap CV {self.gap_cv:.3g}"
         if self.num_tied:
             text += f"; {self.num_tied} share their recorded time (--ties {self.ties})"
         return text + (f"; {self.num_following} follow answers" if self.num_following else "")
@@ -151,7 +150,7 @@ def _arrivals(recorded_s: list[float], starts_s: list[float], num_rows: int, pac
         num_tied=num_tied(recorded_s) if isinstance(pacing.timing, Scale) else 0,
         span_s=span_s,
         rate_per_s=len(gaps) / span_s if span_s else None,
-        gap_cv=pstdev(gaps) / fmean(gaps) if span_s else None,
+        gap_cv=round(pstdev(gaps) / fmean(gaps), 9) if span_s else None,
     )
 
 

@@ -44,7 +44,10 @@ def take_head(data: bytes) -> tuple[Head | None, bytes]:
     if 100 <= status < 200 and status != 101:
         return take_head(data)
     pairs = (line.partition(":") for line in lines)
-    return Head(status, {name.strip().lower(): value.strip() for name, _, value in pairs}), data
+    fields = {name.strip().lower(): value.strip() for name, _, value in pairs}
+    if version == "HTTP/1.0":
+        fields.setdefault("connection", "close")
+    return Head(status, fields), data
 
 
 class BodyReader:

@@ -50,6 +50,8 @@ class Manners:
 
     def _hold(self, seconds: float) -> None:
         """Reads nothing for so long, and for what it was to wait already."""
+        if self._transport.is_closing():
+            return
         loop = asyncio.get_running_loop()
         self._held_until_s = max(self._held_until_s, loop.time()) + seconds
         if self._timer is not None:

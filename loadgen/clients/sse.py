@@ -93,6 +93,9 @@ class _Connection(asyncio.Protocol):
 
     async def ask(self, wire: bytes, record: Record, conduct: Conduct) -> None:
         """Sends `wire` and returns when its answer has ended."""
+        if self._transport.is_closing():
+            record.fail("disconnected", "the connection was closed as soon as it was open")
+            return
         ended = asyncio.get_running_loop().create_future()
         self._exchange = _Exchange(record, ended)
         if conduct is not PLAIN:

@@ -74,6 +74,9 @@ class WebsocketClient:
 
     async def _exchange(self, connection: Connection, record: Record, wire: bytes, conduct: Conduct) -> None:
         """Sends `wire` and returns when its answer has ended."""
+        if not connection.is_open:  # lost between its opening and now
+            record.fail("disconnected", "the websocket was closed as soon as it was open")
+            return
         name = str(record.request_name)
         live = Live(record)
 

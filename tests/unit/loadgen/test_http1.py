@@ -65,6 +65,11 @@ def test_when_a_body_is_whole_and_the_connection_free(
     assert (reader.is_complete, reader.keeps_open) == (is_complete, keeps_open)
 
 
+def test_http_1_0_closes() -> None:
+    _, _, body = read(b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nab", 1000)
+    assert body.is_complete and not body.keeps_open
+
+
 def test_without_a_body() -> None:
     head, _ = take_head(b"HTTP/1.1 204 No Content\r\n\r\n")
     assert head is not None and BodyReader(head).is_complete

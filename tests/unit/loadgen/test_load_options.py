@@ -51,7 +51,7 @@ def test_behaviours_are_off_unless_asked_for() -> None:
         "--reconnect",
     ]
     wanted = Behaviours(Patience(5, 0.5), 0.1, SlowReader(0.2, 1000), Pause(0.3, 2), reconnect=True)
-    assert behaviours(parsed(*words)) == wanted
+    assert behaviours(parsed(*words, "--reconnect")) == wanted
 
 
 @pytest.mark.parametrize(

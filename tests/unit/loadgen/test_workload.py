@@ -63,7 +63,7 @@ def test_a_follower_keeps_its_distance_from_what_it_follows() -> None:
 def test_the_plan_says_what_it_will_do() -> None:
     found = plan(flat(GRID), Limits(), Pacing(ties="spread")).arrivals
     assert (found.num_by_clock, found.num_tied, found.span_s) == (6, 5, 7.5)
-    assert "timing trace: 6 by the clock over 7.5 s, 0.667/s" in str(found)
+    assert "timing trace: 6 rows that follow no other over 7.5 s, 0.667/s" in str(found)
     assert "5 share their recorded time (--ties spread)" in str(found)
     sessions = plan(trace((0, None, None), (1, 0, None)), Limits(), Pacing(Renewal(5, 1))).arrivals
     assert (sessions.num_following, sessions.num_tied) == (1, 0)
