@@ -20,7 +20,8 @@ class EventSplitter:
 
     def _is_between_events(self, piece: bytes) -> bool:
         """One line and its blank one are all of `piece`, and nothing is left of what came before."""
-        return not self._tail and not self._data and piece[-2:] == b"\n\n"
+        is_whole = piece[-2:] == b"\n\n" and piece[-3:] != b"\r\n\n"
+        return is_whole and not self._tail and not self._data
 
     def _line(self, line: bytes, events: list[bytes]) -> None:
         if line.startswith(b"data:"):
