@@ -47,7 +47,7 @@ class Slo(msgspec.Struct, frozen=True):
             return []
         found = {name: self._percentile_ms(name, records) for name in self.limits_ms}
         return [
-            f"p{self.percentile:g} {name.upper()} {found[name]:.1f} ms is over {limit:g} ms"
+            f"p{self.percentile:g} {name.upper()} {_words(found[name])} is over {limit:g} ms"
             for name, limit in self.limits_ms.items()
             if not found[name] <= limit
         ]
@@ -62,6 +62,10 @@ class Slo(msgspec.Struct, frozen=True):
             return 0.0
         rank = math.ceil((self.percentile or 0.0) / 100 * len(values))
         return 1000 * values[max(rank, 1) - 1]
+
+
+def _words(value_ms: float) -> str:
+    return f"{value_ms:.1f} ms" if math.isfinite(value_ms) else "of a failed request"
 
 
 def _values_s(name: str, records: list[Record]) -> list[float]:

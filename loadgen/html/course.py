@@ -1,6 +1,5 @@
 """Charts of what went on over the time of a run."""
 
-import math
 from collections import deque
 
 from loadgen.html.axis import Axis, from_zero, round_step
@@ -148,15 +147,17 @@ def _seconds(wall_s: float) -> Axis:
 
 
 def rates(events: list[tuple[float, int]], wall_s: float, num_bins: int = _RATE_BINS) -> list[Point]:
-    """Per second, in bins of a round width; the last bin may be a short one."""
+    """Per second, in bins of a round width; what is left over at the end is part of the last."""
     if not events or not wall_s:
         return []
     width = round_step(wall_s / num_bins)
-    counts = [0] * math.ceil(wall_s / width)
+    counts = [0] * max(1, int(wall_s / width))
     for at, count in events:
         counts[min(len(counts) - 1, max(0, int(at / width)))] += count
-    points = [(i * width, count / min(width, wall_s - i * width)) for i, count in enumerate(counts)]
-    return [*points, (wall_s, points[-1][1])]
+    last_s = wall_s - width * (len(counts) - 1)
+    points = [(i * width, count / width) for i, count in enumerate(counts[:-1])]
+    last = counts[-1] / last_s
+    return [*points, (wall_s - last_s, last), (wall_s, last)]
 
 
 def levels(

@@ -63,9 +63,13 @@ def _notes(result: Result) -> str:
     for reason, count in result.summary.failures.items():
         example = result.summary.failure_examples[reason]
         notes.append(("bad", f"failed {reason}: {count}, first: {example}"))
-    notes += [("", line) for line in goodput_lines(result.summary)]
+    notes += [(_colour(line), line) for line in goodput_lines(result.summary)]
     items = "".join(f'<li class="{css}">{escape(text)}</li>' for css, text in notes)
     return f'<ul class="notes">{items}</ul>'
+
+
+def _colour(line: str) -> str:
+    return "bad" if line.startswith("SLO missed") else "good" if line.startswith("SLO held") else ""
 
 
 def _tiles(summary: Summary) -> list[tuple[str, str, str]]:

@@ -141,8 +141,8 @@ def test_rates_and_levels_over_time() -> None:
     records = [request(0, 0.0, [2.0, 4.0], 4.0), request(1, 1.0, [3.0, 4.0], 5.0), request(2, 9.0, [], 10.0)]
     levels = dict(course.levels([(record.sent_s or 0.0, record.closed_s) for record in records], 10.0, 10))
     assert [levels[float(at)] for at in range(10)] == [1, 2, 2, 2, 2, 1, 0, 0, 0, 1]
-    rates = course.rates([(0.1, 2), (0.2, 3), (2.0, 4)], 2.5, 2)
-    assert rates == [(0.0, 2.5), (2.0, 8.0), (2.5, 8.0)]  # 5 in 2 s; 4 in the half second that is left
+    rates = course.rates([(0.1, 2), (0.2, 3), (2.0, 4), (4.9, 2)], 5.0, 3)
+    assert rates == [(0.0, 2.5), (2.0, 2.0), (5.0, 2.0)]  # 5 in 2 s; 6 in 3 s
 
 
 def test_phases_of_the_timeline() -> None:
