@@ -1,7 +1,6 @@
 """A run and all that is looked at beside it: progress, the generator's own health, the server's queues."""
 
 import asyncio
-import gc
 import signal
 import time
 from collections.abc import Callable, Coroutine
@@ -15,6 +14,7 @@ from loadgen.clock import RunClock, sample_loop_lag
 from loadgen.openloop import OpenLoop
 from loadgen.progress import Progress
 from loadgen.queues import QueueSample, sample_queues
+from loadgen.steady import steady
 
 Watch = Callable[[OpenLoop, RunClock], Coroutine[Any, Any, None]]
 """What looks at a run while it goes on, and may stop it."""
@@ -57,15 +57,13 @@ async def observe(
 async def _beside(run: OpenLoop, watchers: list[Coroutine[Any, Any, None]]) -> None:
     """Runs `run`, and `watchers` until it ends."""
     loop = asyncio.get_running_loop()
-    gc.collect()
-    gc.freeze()  # the trace and its jobs: scanning them would be a hole in every time stamp
     loop.add_signal_handler(signal.SIGINT, run.stop)
     try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(watcher) for watcher in watchers]
-            await run.run()
-            for task in tasks:
-                task.cancel()
+        with steady():
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(watcher) for watcher in watchers]
+                await run.run()
+                for task in tasks:
+                    task.cancel()
     finally:
         loop.remove_signal_handler(signal.SIGINT)
-        gc.unfreeze()

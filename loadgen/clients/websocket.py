@@ -97,6 +97,7 @@ class WebsocketClient:
             raise
         finally:
             del connection.live[name]
+            live.manners = connection.owner = None  # else a cycle, by way of `leave`
 
     async def _least_busy(self) -> Connection:
         """Raises OSError if a broken one cannot be replaced."""

@@ -190,6 +190,7 @@ class Connection(asyncio.Protocol):
     def _break(self, why: str) -> None:
         if not self._opened.done():
             self._opened.set_exception(OSError(why))
+            self._opened.exception()  # seen: whoever dialled may have left
         self.is_open = False
         self._fail_all("disconnected", why)
         if not self.transport.is_closing():

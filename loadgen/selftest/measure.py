@@ -1,7 +1,6 @@
 """One load, sent by the generator as in a replay, to the fake server in another process on other cores."""
 
 import asyncio
-import gc
 import os
 import sys
 import time
@@ -20,6 +19,7 @@ from loadgen.openloop import OpenLoop
 from loadgen.prefixes import Prefixes, TokenRange
 from loadgen.prompts import load_text
 from loadgen.record import Record
+from loadgen.steady import steady
 from loadgen.summary import summarise
 from loadgen.timing import Renewal, drawn_s
 from loadgen.workload import Arrivals, Job, Workload
@@ -73,15 +73,13 @@ async def measure(load: Load) -> Figures:
         clock, lags_s = RunClock(), list[float]()
         async with connect(target(url, load.protocol, "fake", _SOCKETS), clock) as (client, _):
             run = OpenLoop(_workload(load), client, _contents(), clock, timeout_s=60)
-            gc.collect()
-            gc.freeze()
             cpu_s = time.process_time()
-            async with asyncio.TaskGroup() as group:
-                sampler = group.create_task(sample_loop_lag(lags_s))
-                await run.run()
-                sampler.cancel()
+            with steady():
+                async with asyncio.TaskGroup() as group:
+                    sampler = group.create_task(sample_loop_lag(lags_s))
+                    await run.run()
+                    sampler.cancel()
             cpu_s = time.process_time() - cpu_s
-            gc.unfreeze()
     return _figures(load, run.records, lags_s, cpu_s)
 
 

@@ -49,7 +49,7 @@ def load(path: Path, form: str | None = None, options: ReadOptions = _PLAIN) -> 
     reader = _detect(source) if form is None else _named(form)
     _check(options, reader)
     yielded: list[TraceRow | Dropped] = []
-    notes = [] if reader.is_timed else ["the file has no times: all are due at once, unless --timing says else"]
+    notes = [] if reader.is_timed else ["the file has no times: all are due at once, but for --timing"]
     for item in reader.read(source, options):
         if isinstance(item, Note):
             notes.append(item.text)

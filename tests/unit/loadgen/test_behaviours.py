@@ -1,12 +1,17 @@
 """What clients do on purpose: drawn by seed, and what the server sees of it."""
 
 import asyncio
+import gc
 import socket
 import statistics
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from loadgen.behaviours import (
     PLAIN,
@@ -246,3 +251,43 @@ def test_wrong_values_are_refused_by_name(parse: Callable[[str], Any], good: str
     for value in bad:
         with pytest.raises(UsageError, match=f"--[a-z-]+ {value}: expected"):
             parse(value)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_requests_leave_no_work_for_the_garbage_collector(protocol: str) -> None:
+    """It is off during a run (loadgen.steady): what it would have to free would pile up.
+
+    Each connection and the run itself may leave a few objects, each request none.
+    """
+    behaviours = Behaviours(
+        Patience(0.02, 1), 0.3, SlowReader(0.1, 100_000), Pause(0.1, 0.01), reconnect=True
+    )
+
+    async def leftovers(url: str, count: int) -> int:
+        gc.collect()
+        gc.disable()
+        try:
+            await play(url, protocol, [job(i, due_s=0.001 * i) for i in range(count)], behaviours)
+            return gc.collect()
+        finally:
+            gc.enable()
+
+    async def measure(url: str) -> tuple[int, int]:
+        await leftovers(url, 5)
+        return await leftovers(url, 50), await leftovers(url, 250)
+
+    process, url = fake_process()
+    try:
+        few, many = uvloop.run(measure(url))  # as the command does; the standard loop leaves cycles
+    finally:
+        process.kill()
+        process.communicate()
+    assert many - few < 200
+
+
+def fake_process() -> tuple[subprocess.Popen[bytes], str]:
+    """The selftest's server, in a process whose garbage is its own."""
+    command = [sys.executable, "-m", "loadgen.selftest.fake_server", "--gap-s", "0.002"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[3])
+    assert process.stdout is not None
+    return process, f"http://127.0.0.1:{int(process.stdout.readline())}"
