@@ -92,28 +92,28 @@ def live(records: list[Record], wall_s: float) -> str:
 
 def queues(samples: list[QueueSample], wall_s: float) -> str:
     """The server's own queues. Stages whose inbox was never seen with a message are left out."""
-    what = (
-        "in the server, each half second: requests without a place on the device, and messages before a stage"
-    )
+    title = "Server queues"
+    what = "in the server, each half second: requests without a place on the device, messages before a stage"
     if not samples:
-        return figure(
-            "Server queues",
-            what,
-            '<p class="empty">No samples: the server has no /metrics of this project.</p>',
-        )
-    series = {"scheduler waiting": [(sample.at_s, sample.waiting) for sample in samples]}
-    for stage in samples[0].inboxes:
-        series[f"inbox {stage}"] = [(sample.at_s, sample.inboxes.get(stage, 0.0)) for sample in samples]
-    seen = {name: points for name, points in series.items() if any(depth for _, depth in points)}
-    shown = seen or {"all queues: empty at every sample": [(sample.at_s, 0.0) for sample in samples]}
+        empty = '<p class="empty">No samples: the server has no /metrics of this project.</p>'
+        return figure(title, what, empty, css="wide")
+    shown = _depths(samples)
     x, y = _seconds(wall_s), from_zero([depth for points in shown.values() for _, depth in points])
     marks = [
         Mark(name, f"c{1 + number % 8}", steps(points, x, y))
         for number, (name, points) in enumerate(shown.items())
     ]
-    return figure(
-        "Server queues", what, chart(marks, x, y, x_unit="s", y_unit="requests or messages", has_legend=True)
-    )
+    drawn = chart(marks, x, y, x_unit="s", y_unit="requests or messages")
+    return figure(title, what, drawn, css="wide")
+
+
+def _depths(samples: list[QueueSample]) -> dict[str, list[Point]]:
+    """The queues that were not always empty, by name."""
+    series = {"scheduler waiting": [(sample.at_s, sample.waiting) for sample in samples]}
+    for stage in samples[0].inboxes:
+        series[f"inbox {stage}"] = [(sample.at_s, sample.inboxes.get(stage, 0.0)) for sample in samples]
+    seen = {name: points for name, points in series.items() if any(depth for _, depth in points)}
+    return seen or {"all queues: empty at every sample": [(sample.at_s, 0.0) for sample in samples]}
 
 
 _PHASES = (

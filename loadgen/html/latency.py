@@ -10,6 +10,7 @@ from loadgen.record import Record
 from loadgen.summary import Spread
 
 _PERCENT = Axis(0.0, 100.0)
+_TICK = 3.0
 _Value = Callable[[Record], float | None]
 
 
@@ -45,8 +46,8 @@ def buckets(title: str, unit: str, found: list[Bucket], metric: str, css: str) -
     drawn = [(label, spread) for label, spread in spreads if spread is not None]
     what = f"{metric.upper()} by {unit}: from p50 to p99, a tick at p90"
     if not drawn:
-        return figure(title, what, None)
-    return figure(title, what, _ranges(drawn, css) + _bucket_table(found, unit))
+        return figure(title, what, None, css="wide")
+    return figure(title, what, _ranges(drawn, css) + _bucket_table(found, unit), css="wide")
 
 
 def by_length(records: list[Record]) -> str:
@@ -89,7 +90,10 @@ def _ranges(drawn: list[tuple[str, Spread]], css: str) -> str:
     rows = Axis(len(drawn) - 0.5, -0.5)
     spans = [(spread.p50_ms, spread.p99_ms, row) for row, (_, spread) in enumerate(drawn)]
     ticks = [(spread.p90_ms, spread.p90_ms, row) for row, (_, spread) in enumerate(drawn)]
-    marks = [Mark("p50 to p99", css, bars(spans, x, rows), 8), Mark("p90", "ink", bars(ticks, x, rows), 14)]
+    marks = [
+        Mark("p50 to p99", css, bars(spans, x, rows), 8),
+        Mark("p90", "ink", bars(ticks, x, rows, _TICK), 14),
+    ]
     labels = [(rows.place(row), label) for row, (label, _) in enumerate(drawn)]
     return chart(marks, x, rows, x_unit="ms", y_unit="tokens", css="rows", y_labels=labels)
 

@@ -93,7 +93,12 @@ def _tiles(summary: Summary) -> list[tuple[str, str, str]]:
 def _tile(name: str, spread: Spread | None) -> tuple[str, str, str]:
     if spread is None:
         return name, "-", "no finished request"
-    return name, f"{spread.p50_ms:,.0f} ms", f"p99 {spread.p99_ms:,.0f} ms"
+    return name, _time(spread.p50_ms), f"p99 {_time(spread.p99_ms)}"
+
+
+def _time(value_ms: float) -> str:
+    """For a tile: short."""
+    return f"{value_ms:.0f} ms" if value_ms < 10_000 else f"{value_ms / 1000:,.1f} s"
 
 
 def _spreads(summary: Summary) -> str:

@@ -47,10 +47,10 @@ def area(points: list[Point], x: Axis, y: Axis) -> str:
     return f"{steps(points, x, y)}L{last:.1f} {SIDE:.0f}L{first:.1f} {SIDE:.0f}Z"
 
 
-def bars(spans: Sequence[tuple[float, float, float]], x: Axis, y: Axis) -> str:
-    """Path data of horizontal lines: (from, to, height) of each."""
+def bars(spans: Sequence[tuple[float, float, float]], x: Axis, y: Axis, least: float = 0.5) -> str:
+    """Path data of horizontal lines: (from, to, height) of each, at least `least` places long."""
     return "".join(
-        f"M{x.place(begin):.1f} {SIDE - y.place(at):.1f}H{max(x.place(end), x.place(begin) + 0.5):.1f}"
+        f"M{x.place(begin):.1f} {SIDE - y.place(at):.1f}H{max(x.place(end), x.place(begin) + least):.1f}"
         for begin, end, at in spans
     )
 
