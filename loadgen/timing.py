@@ -125,18 +125,13 @@ def _timing(name: str, numbers: list[float]) -> Timing:
     """Raises TypeError for a wrong number of values, ValueError for wrong values or an unknown name."""
     if name == "closed":
         return Closed(*map(_users, numbers))
-    timing = _KINDS[name](*numbers) if name in _KINDS else None
-    if timing is None or not all(0 <= number < math.inf for number in numbers):
+    if name not in _KINDS:
         raise ValueError(name)
-    positive = numbers[:1] if isinstance(timing, OnOff) else numbers
-    dwells = numbers[2:] if isinstance(timing, OnOff) else []
-    if not all((*positive, *dwells)):
-        raise ValueError(numbers)
-    return timing
-
-
-def _gamma(rate: float, cv: float) -> Renewal:
-    return Renewal(rate, cv)
+    for place, number in enumerate(numbers):
+        may_be_0 = name == "onoff" and place == _OFF_RATE
+        if not (0 < number < math.inf or (number == 0 and may_be_0)):
+            raise ValueError(number)
+    return _KINDS[name](*numbers)
 
 
 _KINDS: dict[str, Callable[..., Timing]] = {
@@ -144,9 +139,11 @@ _KINDS: dict[str, Callable[..., Timing]] = {
     "scale": lambda speed: Scale(speed),
     "rate": lambda rate: Renewal(rate, 0.0),
     "poisson": lambda rate: Renewal(rate, 1.0),
-    "gamma": _gamma,
+    "gamma": lambda rate, cv: Renewal(rate, cv),
     "onoff": OnOff,
 }
+_OFF_RATE = 1
+"""Place of the one number that may be 0."""
 
 
 def _users(number: float) -> int:
