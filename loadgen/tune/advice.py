@@ -4,6 +4,7 @@ Two cells differ in a measure only if their means do by more than a threshold an
 which is half of each one's range over its repeats, added. All else is called equal.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
@@ -65,13 +66,26 @@ class Advice(msgspec.Struct, frozen=True):
 
 
 def change(base: Point, other: Point, measure: str, threshold: float) -> float | None:
-    """By which share `other` differs from `base`; 0.0 if it is equal to it, None if that cannot be said."""
+    """By which share `other` differs from `base`: 0.0 if it is equal, infinite from nothing to something.
+
+    None if one of them does not have the measure.
+    """
     one, two = base.stat(measure), other.stat(measure)
-    if one is None or two is None or not one.mean:
+    if one is None or two is None:
         return None
-    share = two.mean / one.mean - 1
-    noise = (one.half_range + two.half_range) / abs(one.mean)
-    return share if abs(share) > max(threshold, noise) else 0.0
+    share = _share(one, two)
+    return share if abs(share) > max(threshold, noise(one, two)) else 0.0
+
+
+def noise(one: Stat, other: Stat) -> float:
+    """By which share of `one` they differ for no reason that is known."""
+    return (one.half_range + other.half_range) / abs(one.mean) if one.mean else 0.0
+
+
+def _share(one: Stat, other: Stat) -> float:
+    if one.mean:
+        return other.mean / one.mean - 1
+    return math.inf if other.mean else 0.0
 
 
 def advise(key: str, points: Sequence[Point], objective: str, threshold: float) -> Advice | None:
@@ -136,11 +150,19 @@ def _where_it_stops(key: str, usable: Sequence[Point], objective: str, threshold
     if stop is ordered[-1]:
         return f"{key}: a larger value still pays at {text(stop.value)}, the largest tried: try more"
     following = ordered[ordered.index(stop) + 1]
-    share = _mean(following, objective) / _mean(stop, objective) - 1
+    one, two = _known(stop, objective), _known(following, objective)
     return (
         f"{key}: past {text(stop.value)} a larger value stops paying: {text(following.value)} gives "
-        f"{share:+.1%} {_plain(objective)}, and no larger one more than {threshold:.0%} and the noise"
+        f"{_share(one, two):+.1%} {_plain(objective)} (noise {noise(one, two):.0%}), and no larger one more "
+        f"than {threshold:.0%} and its noise"
     )
+
+
+def _known(point: Point, measure: str) -> Stat:
+    stat = point.stat(measure)
+    if stat is None:
+        raise ValueError(f"{text(point.value)} has no {measure}")
+    return stat
 
 
 def _plain(measure: str) -> str:
@@ -150,7 +172,7 @@ def _plain(measure: str) -> str:
 
 def _mean(point: Point, measure: str) -> float:
     stat = point.stat(measure)
-    return float("inf") if stat is None else stat.mean
+    return math.inf if stat is None else stat.mean
 
 
 def _is_number(value: Value) -> bool:

@@ -2,10 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from rich import box
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from loadgen.tune.advice import Advice, Point, advise, grew_most
 from loadgen.tune.cells import text
@@ -13,6 +10,9 @@ from loadgen.tune.chain import SEGMENT, segments
 
 SATURATED = 1.1
 """A run that lasts this much longer than its requests were sent for, has tested the server's throughput."""
+
+_SHOWN_MS = 1.0
+"""A segment whose mean is under this for every value is left out of the table (not of the results)."""
 
 _DIGITS = {
     "output tok/s": 1,
@@ -43,30 +43,37 @@ def print_variable(
 ) -> Advice | None:
     """The table of one variable and what follows from it."""
     advice = advise(key, points, objective, threshold)
-    console.print(_table(key, points, advice))
-    for line in _lines(key, points, objective, advice):
-        console.print(escape(line), soft_wrap=True, highlight=False)
-    console.print()
+    for line in (*_table(key, points, advice), "", *_lines(key, points, objective, advice), ""):
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
     return advice
 
 
-def _table(key: str, points: Sequence[Point], advice: Advice | None) -> Table:
+def _table(key: str, points: Sequence[Point], advice: Advice | None) -> list[str]:
     """Down a column: the chain from what the clients saw to the segments. Markdown, to be pasted."""
-    table = Table(escape(key), *(_head(point, advice) for point in points), box=box.MARKDOWN)
-    for column in table.columns[1:]:
-        column.justify = "right"
-        column.no_wrap = True
-    for measure in _rows(points):
-        table.add_row(measure, *(_cell(point, measure) for point in points))
     base = next(point for point in points if point.is_base)
-    table.add_row("grew most, ms a request", *(_growth(base, point) for point in points))
-    table.add_row("generator", *(_generator(point) for point in points))
-    return table
+    rows = [[key, *(_head(point, advice) for point in points)]]
+    rows += [[measure, *(_cell(point, measure) for point in points)] for measure in _rows(points)]
+    rows.append(["grew most, ms a request", *(_growth(base, point) for point in points)])
+    rows.append(["generator", *(_generator(point) for point in points)])
+    return _markdown(rows)
+
+
+def _markdown(rows: list[list[str]]) -> list[str]:
+    """The first row is the head; all columns but the first stand to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    rule = "".join(f" {'-' * (width - bool(i))}{':' * bool(i)} |" for i, width in enumerate(widths))
+    lines = ["|" + "".join(f" {cell} |" for cell in _padded(row, widths)) for row in rows]
+    return [lines[0], "|" + rule, *lines[1:]]
+
+
+def _padded(row: list[str], widths: list[int]) -> list[str]:
+    first, *others = zip(row, widths, strict=True)
+    return [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]
 
 
 def _head(point: Point, advice: Advice | None) -> str:
     marks = [word for word, is_so in (("base", point.is_base), ("take", _is_taken(point, advice))) if is_so]
-    return escape(text(point.value)) + (f" ({', '.join(marks)})" if marks else "")
+    return text(point.value) + (f" ({', '.join(marks)})" if marks else "")
 
 
 def _is_taken(point: Point, advice: Advice | None) -> bool:
@@ -74,9 +81,14 @@ def _is_taken(point: Point, advice: Advice | None) -> bool:
 
 
 def _rows(points: Sequence[Point]) -> list[str]:
-    """Measures that any value has; segments behind all others."""
+    """Measures that any value has; behind them the segments that take a while anywhere."""
     known = {name for point in points for name in point.measures}
-    found = [SEGMENT + name for point in points for name in segments(point.measures)]
+    found = [
+        SEGMENT + name
+        for point in points
+        for name in segments(point.measures)
+        if any(segments(each.measures).get(name, 0.0) >= _SHOWN_MS for each in points)
+    ]
     return [name for name in _DIGITS if name in known] + list(dict.fromkeys(found))
 
 

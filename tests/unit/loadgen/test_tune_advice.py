@@ -86,6 +86,14 @@ def test_the_largest_that_still_pays_says_try_more() -> None:
     )
 
 
+def test_from_nothing_to_something_is_a_gain() -> None:
+    """A goodput of 0 % is no measure to divide by."""
+    found = advice(points(4, v4=[(0, 500)] * 2, v8=[(0, 500)] * 2, v16=[(50, 500)] * 2))
+    assert found.take == 16 and "a larger value still pays at 16" in found.sentences[1]
+    found = advice(points(4, v4=[(0, 500)] * 2, v8=[(0, 500)] * 2))
+    assert found.take == 4 and "8 gives +0.0% output tok/s (noise 0%)" in found.sentences[1]
+
+
 def test_words_have_no_order_and_no_end() -> None:
     results = {"auto": result({RATE: 10, TTFT: 5}), "float32": result({RATE: 5, TTFT: 5})}
     made = points_of(list(results), lambda value: results[str(value)], "auto")
