@@ -76,7 +76,7 @@ async def capacity(plan: Plan, console: Console) -> int:
     except (asyncio.CancelledError, Interrupted):
         is_stopped = True
         say("stopped; what was found until then:")
-    for line in conclusion(plan.load, search, verdicts):
+    for line in conclusion(plan.load, search, verdicts, is_stopped=is_stopped):
         say(line)
     if plan.json is not None:
         outcome = Outcome(str(plan.load.slo), search.held, search.failed, verdicts)

@@ -24,29 +24,39 @@ def vote_line(load: Load, verdict: Verdict) -> str:
     return line + (f"; NO EVIDENCE, client-bound: {'; '.join(vote.client_bound)}" if not vote.counts else "")
 
 
-def conclusion(load: Load, search: Search, verdicts: Sequence[Verdict]) -> Iterator[str]:
+def conclusion(
+    load: Load, search: Search, verdicts: Sequence[Verdict], *, is_stopped: bool = False
+) -> Iterator[str]:
     """The answer, the evidence on both sides of it, and what weakens it."""
     by_rate = {verdict.rate: verdict for verdict in verdicts}
-    yield _answer(load, search, verdicts)
+    yield _answer(load, search, "the search was stopped" if is_stopped else _end(verdicts))
     for rate in (search.held, search.failed):
         if rate is not None:
             yield _evidence(by_rate[rate])
     yield from _doubts(load, search, verdicts)
 
 
-def _answer(load: Load, search: Search, verdicts: Sequence[Verdict]) -> str:
-    blocked = next((verdict.rate for verdict in verdicts if verdict.holds is None), None)
-    bound = f"at {blocked:.3g} req/s the generator itself is the bound" if blocked else ""
+def _end(verdicts: Sequence[Verdict]) -> str | None:
+    """Why the search ended without a bracket, if it did."""
+    last = verdicts[-1]
+    if last.holds is None:
+        return f"at {last.rate:.3g} req/s the generator itself is the bound"
+    return f"no higher rate than {last.rate:.3g} req/s was asked for" if last.holds else None
+
+
+def _answer(load: Load, search: Search, end: str | None) -> str:
     if search.held is None:
-        lowest = f"the lowest tried was {search.failed:.3g} req/s" if search.failed else bound
-        return f"no capacity found: no rate held {load.slo}; {lowest}"
+        tried = f"the lowest tried was {search.failed:.3g} req/s" if search.failed else None
+        why = "; ".join(filter(None, (tried, end)))
+        return f"no capacity found: no rate held {load.slo}; {why}"
     if search.failed is None:
-        why = bound or "no higher rate was asked for"
-        return f"capacity: at least {search.held:.3g} req/s ({load.slo}); {why}"
-    return (
+        return f"capacity: at least {search.held:.3g} req/s ({load.slo}); {end}"
+    answer = (
         f"capacity: {search.held:.3g} req/s ({load.slo}); {search.failed:.3g} req/s, "
-        f"{search.failed / search.held - 1:.1%} more, is too much" + (f"; {bound}" if bound else "")
+        f"{search.failed / search.held - 1:.1%} more, is too much"
     )
+    is_open = search.next_rate() is not None
+    return f"{answer}; not narrowed further: {end}" if is_open else answer
 
 
 def _evidence(verdict: Verdict) -> str:
@@ -56,7 +66,7 @@ def _evidence(verdict: Verdict) -> str:
     chance = chance_at_the_edge(alike, total)
     return (
         f"  {verdict.rate:.3g} req/s {word} in {alike} of {total} runs (at the very edge chance gives that "
-        f"1 time in {1 / chance:.1f}); {_spread(verdict.evidence)}"
+        f"1 time in {1 / chance:.2g}); {_spread(verdict.evidence)}"
     )
 
 
@@ -85,7 +95,7 @@ def _doubts(load: Load, search: Search, verdicts: Sequence[Verdict]) -> Iterator
 def _weaknesses(load: Load, search: Search, held: float) -> Iterator[str]:
     """What runs of this size cannot see."""
     rows = load.rows(held)
-    needed = math.ceil(100 / (100 - load.percentile)) if load.percentile < 100 else 0
+    needed = math.ceil(round(100 / (100 - load.percentile), 6)) if load.percentile < 100 else 0
     if rows < needed:
         yield (
             f"  {rows} requests a run are few: their p{load.percentile:g} is the worst of them; "
