@@ -8,7 +8,7 @@ from loadgen.queues import QueueSample
 from loadgen.record import Record
 
 _HEIGHT_PX = 340
-"""Of the timeline, as in the style sheet: its bars are as thick as there is room for."""
+"""Of the timeline: its bars are as thick as there is room for."""
 _LEVEL_BINS, _RATE_BINS = 300, 60
 _Span = tuple[float, float]
 
@@ -32,6 +32,7 @@ def timeline(records: list[Record], wall_s: float) -> str:
         x_unit="s",
         y_unit=f"{len(records):,} requests, the first on top",
         css="tall",
+        height_px=_HEIGHT_PX,
         y_labels=[],
     )
     return figure("Requests over time", what, drawn, css="wide")

@@ -10,7 +10,7 @@ from loadgen.record import Record
 from loadgen.summary import Spread
 
 _PERCENT = Axis(0.0, 100.0)
-_TICK = 3.0
+_TICK, _ROW_PX = 3.0, 32
 _Value = Callable[[Record], float | None]
 
 
@@ -95,7 +95,16 @@ def _ranges(drawn: list[tuple[str, Spread]], css: str) -> str:
         Mark("p90", "ink", bars(ticks, x, rows, _TICK), 14),
     ]
     labels = [(rows.place(row), label) for row, (label, _) in enumerate(drawn)]
-    return chart(marks, x, rows, x_unit="ms", y_unit="tokens", css="rows", y_labels=labels)
+    return chart(
+        marks,
+        x,
+        rows,
+        x_unit="ms",
+        y_unit="tokens",
+        css="rows",
+        height_px=_ROW_PX * len(drawn),
+        y_labels=labels,
+    )
 
 
 def _bucket_table(found: list[Bucket], unit: str) -> str:

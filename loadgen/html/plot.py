@@ -63,6 +63,7 @@ def chart(
     x_unit: str,
     y_unit: str,
     css: str = "",
+    height_px: int = 200,
     y_labels: list[tuple[float, str]] | None = None,
     has_legend: bool = True,
 ) -> str:
@@ -75,7 +76,7 @@ def chart(
     down = x.ticks()
     paths = "".join(_path(mark) for mark in marks if mark.path)
     return (
-        f'<div class="plot {css}"><div class="unit">{escape(y_unit)}</div>'
+        f'<div class="plot {css}" style="--height:{height_px}px"><div class="unit">{escape(y_unit)}</div>'
         f'<div class="y">{"".join(_label("bottom", place, text) for place, text in across)}</div>'
         f'<svg viewBox="0 0 {SIDE:.0f} {SIDE:.0f}" preserveAspectRatio="none" aria-hidden="true">'
         f"{_grid(down, across)}{paths}</svg>"
