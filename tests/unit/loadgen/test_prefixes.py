@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from loadgen.__main__ import main
 from loadgen.clients.connect import target
 from loadgen.content import Contents
 from loadgen.prefixes import Prefixes, TokenRange
 from loadgen.replay import Options, replay
-from loadgen.traces import load
 from loadgen.traces.row import Blocks, Message
 from loadgen.workload import Job, Limits
 from tests.unit.loadgen.fake_llm_server import DONE, FakeServer, Script, delta, done, serve, text, usage
@@ -136,13 +134,3 @@ def test_chats_go_to_the_chat_door(tmp_path: Path) -> None:
             assert chat["messages"] == [{"role": "user", "content": "hi"}] and "prompt" not in chat
 
     asyncio.run(main())
-
-
-def test_rows_that_follow_answers_are_refused_not_sent_by_the_clock(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    trace = tmp_path / "turns.jsonl"
-    trace.write_text('{"turns": ["one", "two"]}\n')
-    assert load(trace).rows[1].after == 0
-    assert main(["replay", "--url", "http://127.0.0.1:9", "--trace", str(trace)]) == 2
-    assert "1 of 2 rows follow the answer to an earlier row" in capsys.readouterr().err
