@@ -126,7 +126,9 @@ def test_a_failed_request_is_infinitely_late_and_a_left_one_is_not_counted() -> 
     failed.fail("http_503", "full")
     left.ended_by, left.abandoned = "client", True
     assert parse_slo("ttft=1s,p=50").broken([good, failed, left]) == []
-    assert parse_slo("ttft=1s,p=51").broken([good, failed, left]) == ["p51 TTFT of a failed request is over 1000 ms"]
+    assert parse_slo("ttft=1s,p=51").broken([good, failed, left]) == [
+        "p51 TTFT of a failed request is over 1000 ms"
+    ]
     summary = summarise([good, failed, left], 3, None, [], parse_slo("ttft=1s"))
     assert (summary.num_finished, summary.num_abandoned, summary.num_cancelled, summary.num_shed) == (
         1,
