@@ -6,6 +6,7 @@ its port. It is no model of a server's latency; it is there to be faster than th
 
 import argparse
 import asyncio
+import gc
 import re
 import sys
 from typing import cast
@@ -185,6 +186,7 @@ def _sse_end(num_tokens: int) -> bytes:
 
 async def serve(gap_s: float) -> None:
     """Runs until killed; the port is the first line of the output."""
+    gc.disable()  # it lives for seconds, and a pause would come out as a burst
     wheel = Wheel(max(1, round(gap_s / TICK_S)))
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: Connection(wheel), "127.0.0.1", 0, backlog=4096)
