@@ -91,6 +91,19 @@ async def serving(
         await _stop(process, patience.stop_s)
 
 
+def machine_cpu_s() -> float | None:
+    """CPU time that all processes of this machine have used; None where there is no /proc.
+
+    See proc(5), the first line of `stat`: user, nice, system, idle, iowait, irq, softirq.
+    """
+    try:
+        fields = Path("/proc/stat").read_text().split(maxsplit=8)
+    except OSError:
+        return None
+    user, nice, system, _, _, irq, softirq = map(int, fields[1:8])
+    return (user + nice + system + irq + softirq) / _CLOCK_TICKS
+
+
 def free_port() -> int:
     """A port of the loopback interface that nobody listens on now."""
     with socket.socket() as listener:

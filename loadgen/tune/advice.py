@@ -47,13 +47,13 @@ class Point(msgspec.Struct, frozen=True):
 
     def stat(self, measure: str) -> Stat | None:
         """None if no repeat has it."""
-        values = [r.measures[measure] for r in self.result.repeats if measure in r.measures]
+        values = [r.measures[measure] for r in self.result.evidence if measure in r.measures]
         return Stat(fmean(values), (max(values) - min(values)) / 2) if values else None
 
     @property
     def measures(self) -> dict[str, float]:
         """The means of all measures."""
-        names = dict.fromkeys(name for repeat in self.result.repeats for name in repeat.measures)
+        names = dict.fromkeys(name for repeat in self.result.evidence for name in repeat.measures)
         stats = {name: self.stat(name) for name in names}
         return {name: stat.mean for name, stat in stats.items() if stat is not None}
 
@@ -167,7 +167,7 @@ def _known(point: Point, measure: str) -> Stat:
 
 def _plain(measure: str) -> str:
     """Without its unit, where a share is told."""
-    return measure.removesuffix(" ms").removesuffix(" %")
+    return measure.removesuffix(" ms").removesuffix(" %").removesuffix(" MiB")
 
 
 def _mean(point: Point, measure: str) -> float:

@@ -16,9 +16,9 @@ from loadgen.interrupts import Interrupted, cancel_on_signals
 from loadgen.openloop import OpenLoop
 from loadgen.replay import Options, Run, measure
 from loadgen.scrape import Scrape, fetch, gauge
-from loadgen.server_process import Patience, ServerProcess, Usage, free_port, serving
+from loadgen.server_process import Patience, ServerProcess, free_port, machine_cpu_s, serving
 from loadgen.tune.cells import Cell
-from loadgen.tune.chain import Watched, of_clients, of_server
+from loadgen.tune.chain import Cpu, Watched, of_clients, of_server
 from loadgen.tune.store import CellResult, Repeat, Store
 from loadgen.tune.toml_text import dumps
 
@@ -50,16 +50,22 @@ async def run_cell(cell: Cell, work: Work, store: Store, say: Callable[[str], No
     config.write_text(dumps(cell.config), encoding="utf-8")
     port, began_s = free_port(), time.monotonic()
     target = msgspec.structs.replace(work.options.target, url=f"http://{HOST}:{port}")
-    repeats, failure = list[Repeat](), None
+    runs, failure = list[Repeat](), None
     try:
         command = command_line(work.command, config, port)
         async with serving(command, target.url, store.path(cell, ".server.log"), work.patience) as server:
-            for number in range(work.repeats):
-                repeats.append(await _repeat(work, target, server, number, store.path(cell, ".replay.log")))
-                say(_line(number, work.repeats, repeats[-1]))
+            while not _is_enough(runs, work.repeats):
+                runs.append(await _repeat(work, target, server, len(runs), store.path(cell, ".replay.log")))
+                say(_line(runs))
     except* ServerError as group:
-        repeats, failure = [], str(first(group))
-    return store.keep(cell, repeats, failure, time.monotonic() - began_s)
+        runs, failure = [], str(first(group))
+    return store.keep(cell, runs, failure, time.monotonic() - began_s)
+
+
+def _is_enough(runs: list[Repeat], repeats: int) -> bool:
+    """A client-bound run is repeated, as often as there are repeats."""
+    num_bound = sum(bool(run.client_bound) for run in runs)
+    return len(runs) - num_bound >= repeats or len(runs) >= 2 * repeats
 
 
 def command_line(command: list[str], config: Path, port: int) -> list[str]:
@@ -113,13 +119,13 @@ class _Watcher:
         self._url = url
         self._server = server
         self._before: str | None = None
-        self._usage_before: Usage | None = None
+        self._cpu_before: Cpu | None = None
         self._kv_peak: float | None = None
         self._rss_peak: int | None = None
 
     async def watch(self, run: OpenLoop, clock: RunClock) -> None:
         """Runs until cancelled."""
-        self._usage_before = self._server.usage()
+        self._cpu_before = self._cpu()
         self._before = await self._text()
         while True:
             await asyncio.sleep(_SAMPLE_S)
@@ -127,7 +133,7 @@ class _Watcher:
 
     async def watched(self, wall_s: float) -> Watched:
         """Raises ServerError if the server has /metrics and does not answer."""
-        usage = self._server.usage()
+        cpu = self._cpu()
         after = await fetch(self._session, self._url)
         self._sample(after)
         return Watched(
@@ -135,10 +141,16 @@ class _Watcher:
             before=None if self._before is None else Scrape(self._before),
             after=None if after is None else Scrape(after),
             kv_blocks_peak=self._kv_peak,
-            usage_before=self._usage_before,
-            usage_after=usage,
             rss_peak_bytes=self._rss_peak,
+            cpu_before=self._cpu_before,
+            cpu_after=cpu,
         )
+
+    def _cpu(self) -> Cpu | None:
+        usage, machine_s = self._server.usage(), machine_cpu_s()
+        if usage is None or machine_s is None:
+            return None
+        return Cpu(usage.cpu_s, time.process_time(), machine_s)
 
     async def _text(self) -> str | None:
         """None also if it does not answer now: one sample less is no reason to end a run."""
@@ -156,11 +168,11 @@ class _Watcher:
             self._kv_peak = max(self._kv_peak or 0.0, used)
 
 
-def _line(number: int, repeats: int, repeat: Repeat) -> str:
-    measures = repeat.measures
-    ttft = f"{measures['TTFT p99 ms']:.0f} ms" if "TTFT p99 ms" in measures else "-"
+def _line(runs: list[Repeat]) -> str:
+    run = runs[-1]
+    ttft = f"{run.measures['TTFT p99 ms']:.0f} ms" if "TTFT p99 ms" in run.measures else "-"
     line = (
-        f"  {number + 1}/{repeats}: {measures['output tok/s']:.1f} output tok/s, TTFT p99 {ttft}, "
-        f"{measures['failed']:.0f} failed, {repeat.wall_s:.1f} s"
+        f"  run {len(runs)}: {run.measures['output tok/s']:.1f} output tok/s, TTFT p99 {ttft}, "
+        f"{run.measures['failed']:.0f} failed, {run.wall_s:.1f} s"
     )
-    return line + (f"; CLIENT-BOUND: {'; '.join(repeat.client_bound)}" if repeat.client_bound else "")
+    return line + (f"; CLIENT-BOUND: {'; '.join(run.client_bound)}" if run.client_bound else "")

@@ -5,13 +5,24 @@ from collections.abc import Mapping
 import msgspec
 
 from loadgen.scrape import Scrape
-from loadgen.server_process import Usage
 from loadgen.summary import Spread, Summary
 
 SEGMENT = "segment "
 """Prefix of the measures that are a segment's milliseconds."""
 
+OTHERS = "others' CPU %"
+"""What neither the server nor the generator used of the machine, in cores."""
+
 _MIB = 2**20
+
+
+class Cpu(msgspec.Struct, frozen=True):
+    """CPU seconds used until a moment."""
+
+    server_s: float
+    generator_s: float
+    machine_s: float
+    """By everything."""
 
 
 class Watched(msgspec.Struct, frozen=True):
@@ -22,9 +33,9 @@ class Watched(msgspec.Struct, frozen=True):
     after: Scrape | None
     """None: it has no /metrics."""
     kv_blocks_peak: float | None
-    usage_before: Usage | None
-    usage_after: Usage | None
     rss_peak_bytes: int | None
+    cpu_before: Cpu | None
+    cpu_after: Cpu | None
 
 
 def of_clients(summary: Summary) -> dict[str, float]:
@@ -80,9 +91,12 @@ def _segments(grown: "_Grown") -> dict[str, float]:
 
 def _of_process(watched: Watched) -> dict[str, float]:
     found: dict[str, float] = {}
-    if watched.usage_before is not None and watched.usage_after is not None and watched.wall_s:
-        cpu_s = watched.usage_after.cpu_s - watched.usage_before.cpu_s
-        found["server CPU %"] = 100 * cpu_s / watched.wall_s
+    before, after = watched.cpu_before, watched.cpu_after
+    if before is not None and after is not None and watched.wall_s:
+        server_s = after.server_s - before.server_s
+        others_s = after.machine_s - before.machine_s - server_s - (after.generator_s - before.generator_s)
+        found["server CPU %"] = 100 * server_s / watched.wall_s
+        found[OTHERS] = 100 * max(0.0, others_s) / watched.wall_s
     if watched.rss_peak_bytes is not None:
         found["RSS peak MiB"] = watched.rss_peak_bytes / _MIB
     return found

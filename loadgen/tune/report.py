@@ -6,10 +6,13 @@ from rich.console import Console
 
 from loadgen.tune.advice import Advice, Point, advise, grew_most
 from loadgen.tune.cells import text
-from loadgen.tune.chain import SEGMENT, segments
+from loadgen.tune.chain import OTHERS, SEGMENT, segments
 
 SATURATED = 1.1
 """A run that lasts this much longer than its requests were sent for, has tested the server's throughput."""
+
+_MOST_OTHERS = 20.0
+"""Percent of a core that other work may take before it is said."""
 
 _SHOWN_MS = 1.0
 """A segment whose mean is under this for every value is left out of the table (not of the results)."""
@@ -33,6 +36,7 @@ _DIGITS = {
     "KV peak %": 1,
     "device busy %": 1,
     "server CPU %": 0,
+    OTHERS: 0,
     "RSS peak MiB": 0,
 }
 """The rows in order, and the digits they are printed with."""
@@ -98,7 +102,7 @@ def _cell(point: Point, measure: str) -> str:
     if stat is None:
         return "failed" if point.result.failure is not None else "-"
     digits = _DIGITS.get(measure, 1)
-    spread = f" ±{stat.half_range:.{digits}f}" if len(point.result.repeats) > 1 else ""
+    spread = f" ±{stat.half_range:.{digits}f}" if len(point.result.evidence) > 1 else ""
     return f"{stat.mean:.{digits}f}{spread}"
 
 
@@ -108,8 +112,11 @@ def _growth(base: Point, point: Point) -> str:
 
 
 def _generator(point: Point) -> str:
-    bound = sum(bool(repeat.client_bound) for repeat in point.result.repeats)
-    return f"CLIENT-BOUND {bound} of {len(point.result.repeats)}" if bound else "kept time"
+    runs = point.result.runs
+    bound = sum(bool(run.client_bound) for run in runs)
+    if len(point.result.evidence) < len(runs):
+        return f"kept time; {bound} runs left out"
+    return f"CLIENT-BOUND {bound} of {len(runs)}" if bound else "kept time"
 
 
 def _lines(key: str, points: Sequence[Point], objective: str, advice: Advice | None) -> Iterator[str]:
@@ -124,13 +131,18 @@ def _lines(key: str, points: Sequence[Point], objective: str, advice: Advice | N
 
 
 def _warnings(key: str, points: Sequence[Point], objective: str) -> Iterator[str]:
-    repeats = [repeat for point in points for repeat in point.result.repeats]
+    repeats = [repeat for point in points for repeat in point.result.evidence]
     bound = sum(bool(repeat.client_bound) for repeat in repeats)
     if bound:
         yield (
             f"{key}: {bound} of {len(repeats)} runs are CLIENT-BOUND: their numbers may be the generator's"
         )
-    idle = [point for point in points if point.result.repeats and not _is_saturated(point)]
+    others = max((repeat.measures.get(OTHERS, 0.0) for repeat in repeats), default=0.0)
+    if others > _MOST_OTHERS:
+        yield (
+            f"{key}: other work took up to {others:.0f} % of a core meanwhile: a difference may be its doing"
+        )
+    idle = [point for point in points if point.result.evidence and not _is_saturated(point)]
     if idle and objective == "output tok/s":
         names = ", ".join(text(point.value) for point in idle)
         yield (
@@ -140,4 +152,4 @@ def _warnings(key: str, points: Sequence[Point], objective: str) -> Iterator[str
 
 
 def _is_saturated(point: Point) -> bool:
-    return any(repeat.wall_s > SATURATED * repeat.span_s for repeat in point.result.repeats)
+    return any(repeat.wall_s > SATURATED * repeat.span_s for repeat in point.result.evidence)

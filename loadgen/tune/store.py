@@ -12,6 +12,8 @@ from loadgen.tune.cells import Cell, Value
 
 VERSION = 1
 _DIGITS = 16
+_ENOUGH = 2
+"""Runs that know something of their noise."""
 
 
 class Repeat(msgspec.Struct, frozen=True):
@@ -36,10 +38,16 @@ class CellResult(msgspec.Struct, frozen=True):
     """All that `digest` is made from."""
     variable: str | None
     value: Value | None
-    repeats: list[Repeat]
+    runs: list[Repeat]
     failure: str | None
-    """Why there are no repeats."""
+    """Why there are no runs."""
     took_s: float
+
+    @property
+    def evidence(self) -> list[Repeat]:
+        """The runs that count: those that were not client-bound, if there are two; else all."""
+        clean = [run for run in self.runs if not run.client_bound]
+        return clean if len(clean) >= _ENOUGH else self.runs
 
 
 class Store:
@@ -77,7 +85,7 @@ class Store:
         is_ours = found.version == VERSION and found.digest == self.digest(cell) and found.failure is None
         return msgspec.structs.replace(found, variable=cell.variable, value=cell.value) if is_ours else None
 
-    def keep(self, cell: Cell, repeats: list[Repeat], failure: str | None, took_s: float) -> CellResult:
+    def keep(self, cell: Cell, runs: list[Repeat], failure: str | None, took_s: float) -> CellResult:
         """Writes it whole or not at all. Raises UsageError if it cannot be written."""
         result = CellResult(
             VERSION,
@@ -85,7 +93,7 @@ class Store:
             self._question(cell),
             cell.variable,
             cell.value,
-            repeats,
+            runs,
             failure,
             took_s,
         )

@@ -4,8 +4,7 @@ import pytest
 
 from loadgen.errors import ServerError
 from loadgen.scrape import Scrape, gauge
-from loadgen.server_process import Usage
-from loadgen.tune.chain import Watched, of_server, segments
+from loadgen.tune.chain import Cpu, Watched, of_server, segments
 
 BEFORE = """\
 # HELP stageline_tokens_total Tokens
@@ -63,9 +62,9 @@ def test_measures_are_what_grew_in_the_run() -> None:
         before=Scrape(BEFORE),
         after=Scrape(AFTER),
         kv_blocks_peak=50.0,
-        usage_before=Usage(3.0, 2**30),
-        usage_after=Usage(18.0, 2**30),
         rss_peak_bytes=3 * 2**30,
+        cpu_before=Cpu(server_s=3.0, generator_s=1.0, machine_s=100.0),
+        cpu_after=Cpu(server_s=18.0, generator_s=2.0, machine_s=120.0),
     )
     measures = of_server(watched)
     assert segments(measures) == {"schedule.wait": pytest.approx(300.0)}
@@ -78,6 +77,7 @@ def test_measures_are_what_grew_in_the_run() -> None:
             "output tokens/step": 4,
             "all tokens/step": 12,
             "server CPU %": 150,
+            "others' CPU %": 40,
             "RSS peak MiB": 3072,
         }
     )

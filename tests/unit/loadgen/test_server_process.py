@@ -2,18 +2,17 @@
 
 import asyncio
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from loadgen.errors import ServerError
-from loadgen.server_process import Patience, Usage, free_port, serving
+from loadgen.server_process import Patience, Usage, free_port, machine_cpu_s, serving
 from loadgen.tune.cell_run import command_line
 from tests.unit.loadgen.test_tune import is_alive, wait_for
 
-BUSY_CHILD = (
-    "import time; data = bytearray(50_000_000); end = time.time() + 0.3\nwhile time.time() < end: pass\n"
-)
+BUSY_CHILD = "import time; data = bytearray(50_000_000); while time.process_time() < 0.3: pass\n"
 SERVER = f"""
 import http.server, os, subprocess, sys
 child = subprocess.Popen([sys.executable, "-c", {BUSY_CHILD!r} + "time.sleep(60)"])
@@ -71,3 +70,11 @@ def test_command_lines() -> None:
     assert command_line(["serve"], config, 7) == ["serve", "--config", "c.toml", "--port", "7"]
     filled = command_line(["vllm", "--yaml={config}", "--host", "{host}", "-p", "{port}"], config, 7)
     assert filled == ["vllm", "--yaml=c.toml", "--host", "127.0.0.1", "-p", "7"]
+
+
+def test_the_machine_has_used_what_this_process_has() -> None:
+    before, own = machine_cpu_s(), time.process_time()
+    while time.process_time() < own + 0.2:
+        pass
+    after = machine_cpu_s()
+    assert before is not None and after is not None and after - before > 0.15

@@ -144,3 +144,9 @@ def test_a_server_that_kept_up_was_not_tested_for_throughput() -> None:
     out = printed([Point(8, idle, True), Point(16, result({RATE: 20.0}), False)])
     assert "kept up with the workload at 8, so that its tok/s there is what was offered" in out
     assert "kept up" not in printed([Point(8, idle, True), Point(16, idle, False)], "goodput %")
+
+
+def test_work_of_others_is_said() -> None:
+    results = {8: result({RATE: 10.0, "others' CPU %": 3.0}), 16: result({RATE: 20.0, "others' CPU %": 64.0})}
+    out = printed(points_of([8, 16], lambda value: results[int(value)], 8))
+    assert "other work took up to 64 % of a core meanwhile" in out

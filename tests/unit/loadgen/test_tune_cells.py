@@ -106,3 +106,10 @@ def test_a_failed_or_broken_cell_is_tried_again(tmp_path: Path) -> None:
     assert store.finished(cell(8)) is None
     store.keep(cell(8), [repeat()], None, 1.0)
     assert store.finished(cell(8)) is not None
+
+
+def test_client_bound_runs_are_left_out_where_two_others_are_left(tmp_path: Path) -> None:
+    good, bound = repeat(), Repeat(1, {"output tok/s": 1.0}, ["late"], 1.0, 2.0)
+    store = Store(tmp_path, {})
+    assert store.keep(cell(8), [bound, good, good], None, 1.0).evidence == [good, good]
+    assert store.keep(cell(8), [bound, good, bound], None, 1.0).evidence == [bound, good, bound]
