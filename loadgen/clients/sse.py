@@ -69,8 +69,12 @@ class SseClient:
                 connection.abort()
 
     async def _connection(self, conduct: Conduct) -> "_Connection":
-        """The one used last, for it is the least likely to be closed, else a new one."""
-        while self._idle and not conduct.reads_oddly:
+        """The one used last, for it is the least likely to be closed, else a new one.
+
+        If it has waited too long, so have all before it: they are closed one a request, for closing all at
+        once would make this one late.
+        """
+        if self._idle and not conduct.reads_oddly:
             connection = self._idle.pop()
             if connection.is_idle and self._clock() - connection.ended_s < _KEEPALIVE_S:
                 return connection
