@@ -12,7 +12,7 @@ from loadgen.server_process import Patience, Usage, free_port, machine_cpu_s, se
 from loadgen.tune.cell_run import command_line
 from tests.unit.loadgen.test_tune import is_alive, wait_for
 
-BUSY_CHILD = "import time; data = bytearray(50_000_000); while time.process_time() < 0.3: pass\n"
+BUSY_CHILD = "import time; data = b'x' * 50_000_000\nwhile time.process_time() < 0.3: pass\n"
 SERVER = f"""
 import http.server, os, subprocess, sys
 child = subprocess.Popen([sys.executable, "-c", {BUSY_CHILD!r} + "time.sleep(60)"])
