@@ -56,6 +56,8 @@ def replies(
             return await handler(request)
         except RequestError as error:
             return _error(error)
+        except ConnectionError:
+            return web.Response(status=400)  # the client has left: nobody reads this
         except web.RequestPayloadError:
             return _error(RequestError("The body is not valid HTTP.", code="invalid_body"))
         except web.HTTPException as error:
