@@ -15,6 +15,7 @@ from loadgen.capacity.runs import Load, vote
 from loadgen.capacity.votes import Verdict
 from loadgen.errors import UsageError
 from loadgen.interrupts import Interrupted, cancel_on_signals
+from loadgen.outputs import check_places
 from loadgen.replay import FINISHED, INTERRUPTED, Options
 from loadgen.result import write
 from loadgen.traces import load as load_trace
@@ -117,6 +118,7 @@ def _plan(arguments: argparse.Namespace, options: Options) -> Plan:
         )
     if arguments.ceiling < arguments.start:
         raise UsageError(f"--to {arguments.ceiling:g}: is under --from {arguments.start:g}")
+    check_places(options.json, None)
     percentile = _PERCENTILE if options.slo.percentile is None else options.slo.percentile
     trace = load_trace(options.trace, options.format, options.reading)
     load = Load(

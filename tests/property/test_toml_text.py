@@ -40,7 +40,7 @@ def test_as_a_person_would_write_it() -> None:
         "b c": {"x": [1, "é"]},
     }
     assert dumps(table) == (
-        'a = 1\n\n[stages.stream]\ninbox = 8\n\n[stages.stream.options]\nflush_ms = 20.0\n\n'
+        "a = 1\n\n[stages.stream]\ninbox = 8\n\n[stages.stream.options]\nflush_ms = 20.0\n\n"
         '["b c"]\nx = [1, "é"]\n'
     )
 

@@ -140,6 +140,7 @@ def test_a_client_bound_run_is_no_evidence(trace: Path, monkeypatch: pytest.Monk
         ([], "needs --slo with a limit on ttft or e2e"),
         (["--slo", "itl=50ms,p=99"], "a queue that grows without end would hold it"),
         (["--slo", "ttft=1s", "--from", "5", "--to", "2"], "--to 2: is under --from 5"),
+        (["--slo", "ttft=1s", "--json", "absent/x.json"], "there is no folder absent"),
     ],
 )
 def test_what_cannot_be_searched_for(
