@@ -94,7 +94,7 @@ def _ranges(drawn: list[tuple[str, Spread]], css: str) -> str:
         Mark("p50 to p99", css, bars(spans, x, rows), 8),
         Mark("p90", "ink", bars(ticks, x, rows, _TICK), 14),
     ]
-    labels = [(rows.place(row), label) for row, (label, _) in enumerate(drawn)]
+    labels = [(rows.place(row), label.partition(":")[0]) for row, (label, _) in enumerate(drawn)]
     return chart(
         marks,
         x,
