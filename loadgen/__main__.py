@@ -8,6 +8,7 @@ import msgspec
 import uvloop
 from rich.console import Console
 
+from loadgen import sweep
 from loadgen.capacity import arguments as capacity_arguments
 from loadgen.capacity.command import run as find_capacity
 from loadgen.clients import PROTOCOLS
@@ -110,6 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_outputs(command)
     add_pacing(command)
     command.set_defaults(run=_replay)
+    _add_sweep(commands)
     _add_capacity(commands)
     _add_tune(commands)
     _add_describe(commands.add_parser("describe", help="print a trace's measured shape; needs no server"))
@@ -133,6 +135,25 @@ def _add_capacity(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
     command.set_defaults(
         run=lambda arguments, console: find_capacity(arguments, _options(arguments), console),
         **dict.fromkeys(("timing", "speed", "ramp", "out")),
+        ties="burst",
+        verify=False,
+    )
+
+
+def _add_sweep(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    command = commands.add_parser(
+        "sweep",
+        help="replay at one rate after the other, and show how the latencies answer",
+        description=sweep.DESCRIPTION,
+        epilog=sweep.EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_workload(command)
+    _add_target(command)
+    sweep.add_arguments(command)
+    command.set_defaults(
+        run=lambda arguments, console: sweep.run(arguments, _options(arguments), console),
+        **dict.fromkeys(("timing", "speed", "ramp", "json")),
         ties="burst",
         verify=False,
     )

@@ -89,7 +89,7 @@ async def replay(options: Options, console: Console) -> int:
     """
     check_places(options.json, options.out)
     run = await measure(options, console)
-    result = _result(run)
+    result = result_of(run)
     print_report(console, result)
     write_all(result, options.json, options.out)
     if run.is_stopped:
@@ -195,7 +195,8 @@ async def _verified(verifying: Coroutine[Any, Any, Verification]) -> Verificatio
     return None if task.cancelled() else task.result()
 
 
-def _result(run: Run) -> Result:
+def result_of(run: Run) -> Result:
+    """What is written of a run."""
     config: dict[str, Any] = msgspec.to_builtins(run.options, enc_hook=str)
     return Result(
         version=VERSION,

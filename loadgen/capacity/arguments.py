@@ -23,8 +23,17 @@ server or an option cannot be used; 130 stopped by Ctrl-C
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """See the module."""
     add = command.add_argument
-    add("--from", dest="start", type=_rate, default=1.0, metavar="R", help="first requests/s (default 1)")
-    add("--to", dest="ceiling", type=_rate, default=math.inf, metavar="R", help="no rate above R is tried")
+    add(
+        "--from", dest="start", type=parse_rate, default=1.0, metavar="R", help="first requests/s (default 1)"
+    )
+    add(
+        "--to",
+        dest="ceiling",
+        type=parse_rate,
+        default=math.inf,
+        metavar="R",
+        help="no rate above R is tried",
+    )
     add("--repeats", type=_count, default=3, metavar="N", help="runs at each rate (default 3)")
     add(
         "--precision",
@@ -33,15 +42,23 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="ends when a rate holds and one this share above it does not (default 0.05)",
     )
-    add(
+    add_duration(command)
+    add("--json", type=Path, metavar="FILE", help="write every run at every rate to FILE")
+    add_gap_cv(command)
+
+
+def add_duration(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
         "--duration-s",
-        type=_rate,
+        type=parse_rate,
         default=30.0,
         metavar="S",
         help="send for S at each rate (default 30); --limit N sends N requests instead",
     )
-    add("--json", type=Path, metavar="FILE", help="write every run at every rate to FILE")
-    add(
+
+
+def add_gap_cv(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
         "--gap-cv",
         type=_cv,
         default=1.0,
@@ -56,7 +73,8 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _rate(text: str) -> float:
+def parse_rate(text: str) -> float:
+    """A positive number. Raises ArgumentTypeError."""
     return _number(text, "a positive number", lambda value: 0 < value < math.inf)
 
 
