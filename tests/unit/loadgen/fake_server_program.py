@@ -39,7 +39,7 @@ stageline_segment_seconds_sum{{segment="schedule.wait"}} {busy}
 class Program:
     def __init__(self, device: dict[str, Any], fake: dict[str, Any]) -> None:
         self.fake = fake
-        self.num_requests = self.num_live = 0
+        self.num_requests = self.num_live = self.most_live = 0
         self.slots = asyncio.Semaphore(min(device["max_num_seqs"], FAST_SLOTS))
 
     async def ready(self, request: web.Request) -> web.Response:
@@ -51,7 +51,7 @@ class Program:
     async def metrics(self, request: web.Request) -> web.Response:
         done = float(self.num_requests)
         return web.Response(
-            text=METRICS.format(prompt=4 * done, output=done, used=self.num_live, busy=SERVICE_S * done)
+            text=METRICS.format(prompt=4 * done, output=done, used=self.most_live, busy=SERVICE_S * done)
         )
 
     async def completions(self, request: web.Request) -> web.Response:
@@ -61,6 +61,7 @@ class Program:
             os._exit(7)
         async with self.slots:
             self.num_live += 1
+            self.most_live = max(self.most_live, self.num_live)
             await asyncio.sleep(SERVICE_S)
             self.num_live -= 1
         chunk = '{"choices": [{"text": "x", "finish_reason": "length"}]}'
