@@ -16,6 +16,7 @@ from loadgen.clients.connect import target
 from loadgen.describe import describe, print_description
 from loadgen.errors import LoadgenError, first
 from loadgen.load_options import add_behaviours, add_pacing, behaviours, pacing
+from loadgen.numbers import count, positive
 from loadgen.prefixes import TokenRange
 from loadgen.replay import FINISHED, INTERRUPTED, Options, replay
 from loadgen.result_commands import add_compare, add_report
@@ -129,14 +130,10 @@ def _add_capacity(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
         epilog=capacity_arguments.EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    _add_workload(command)
-    _add_target(command)
+    _add_rated(command)
     capacity_arguments.add_arguments(command)
     command.set_defaults(
-        run=lambda arguments, console: find_capacity(arguments, _options(arguments), console),
-        **dict.fromkeys(("timing", "speed", "ramp", "out")),
-        ties="burst",
-        verify=False,
+        run=lambda arguments, console: find_capacity(arguments, _options(arguments), console), out=None
     )
 
 
@@ -148,15 +145,18 @@ def _add_sweep(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         epilog=sweep.EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    _add_workload(command)
-    _add_target(command)
+    _add_rated(command)
     sweep.add_arguments(command)
     command.set_defaults(
-        run=lambda arguments, console: sweep.run(arguments, _options(arguments), console),
-        **dict.fromkeys(("timing", "speed", "ramp", "json")),
-        ties="burst",
-        verify=False,
+        run=lambda arguments, console: sweep.run(arguments, _options(arguments), console), json=None
     )
+
+
+def _add_rated(command: argparse.ArgumentParser) -> None:
+    """A workload and a target of a command that sets the rate itself, and verifies nothing."""
+    _add_workload(command)
+    _add_target(command)
+    command.set_defaults(timing=None, speed=None, ramp=None, ties="burst", verify=False)
 
 
 def _add_tune(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -218,21 +218,21 @@ def _add_outputs(command: argparse.ArgumentParser) -> None:
 def _add_reading(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("--format", metavar="NAME", help="read the trace as this format; default: told by its content")
-    add("--block-size", type=_count, metavar="N", help="tokens of a hash id, where it is not the format's")
+    add("--block-size", type=count, metavar="N", help="tokens of a hash id, where it is not the format's")
     add("--window", type=_pair, metavar="FIRST:LAST", help="only these seconds of a generated day (servegen)")
     add("--seed", type=int, default=0, help="of what is generated, and of the prompts (default 0)")
 
 
 def _add_what(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add("--limit", type=_count, metavar="N", help="only the first N usable rows")
+    add("--limit", type=count, metavar="N", help="only the first N usable rows")
     add(
         "--max-input",
-        type=_count,
+        type=count,
         metavar="N",
         help="clamp input lengths to N tokens; clamped rows are counted",
     )
-    add("--max-output", type=_count, metavar="N", help="clamp output lengths to N tokens")
+    add("--max-output", type=count, metavar="N", help="clamp output lengths to N tokens")
 
 
 def _add_how(command: argparse.ArgumentParser) -> None:
@@ -246,7 +246,7 @@ def _add_how(command: argparse.ArgumentParser) -> None:
     )
     add(
         "--tokens-per-word",
-        type=_positive,
+        type=positive,
         metavar="X",
         help="trust X instead of measuring the text with about 25 one-token requests before the run",
     )
@@ -259,24 +259,18 @@ def _add_how(command: argparse.ArgumentParser) -> None:
     )
     add(
         "--sockets",
-        type=_count,
+        type=count,
         default=8,
         metavar="N",
         help="WebSockets that share the requests (default 8)",
     )
     add(
         "--timeout-s",
-        type=_positive,
+        type=positive,
         default=600.0,
         metavar="S",
         help="a request fails after S (default 600)",
     )
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"expected a whole number, 1 or more, got {text!r}")
-    return int(text)
 
 
 def _token_ids(text: str) -> TokenRange:
@@ -296,16 +290,6 @@ def _pair(text: str) -> tuple[float, float]:
     if not 0 <= pair[0] < pair[1] < float("inf"):
         raise argparse.ArgumentTypeError(f"expected FIRST:LAST, the second larger, got {text!r}")
     return pair
-
-
-def _positive(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected a positive number, got {text!r}")
-    return value
 
 
 if __name__ == "__main__":

@@ -10,8 +10,9 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from loadgen.capacity.arguments import add_duration, add_gap_cv, parse_rate
+from loadgen.capacity.arguments import add_duration, add_gap_cv
 from loadgen.capacity.runs import Load
+from loadgen.numbers import positive
 from loadgen.outputs import check_places, write_all
 from loadgen.replay import FINISHED, INTERRUPTED, SOME_FAILED, Options, Run, measure, result_of
 from loadgen.slo import Slo
@@ -45,7 +46,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def parse_rates(text: str) -> list[float]:
     """`R1,R2,...`, each a positive number and none twice. Raises ArgumentTypeError."""
-    rates = [parse_rate(part) for part in text.split(",")]
+    rates = [positive(part) for part in text.split(",")]
     if len(set(rates)) < len(rates):
         raise argparse.ArgumentTypeError(f"expected each rate once, got {text!r}")
     return rates

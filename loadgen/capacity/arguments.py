@@ -5,6 +5,8 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+from loadgen.numbers import count, positive
+
 DESCRIPTION = """\
 Finds the highest rate of requests that holds --slo: doubles the rate from --from until it fails, then
 bisects. Each rate is measured --repeats times with arrivals and prompts of their own, and judged by
@@ -23,18 +25,16 @@ server or an option cannot be used; 130 stopped by Ctrl-C
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """See the module."""
     add = command.add_argument
-    add(
-        "--from", dest="start", type=parse_rate, default=1.0, metavar="R", help="first requests/s (default 1)"
-    )
+    add("--from", dest="start", type=positive, default=1.0, metavar="R", help="first requests/s (default 1)")
     add(
         "--to",
         dest="ceiling",
-        type=parse_rate,
+        type=positive,
         default=math.inf,
         metavar="R",
         help="no rate above R is tried",
     )
-    add("--repeats", type=_count, default=3, metavar="N", help="runs at each rate (default 3)")
+    add("--repeats", type=count, default=3, metavar="N", help="runs at each rate (default 3)")
     add(
         "--precision",
         type=_share,
@@ -50,7 +50,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def add_duration(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--duration-s",
-        type=parse_rate,
+        type=positive,
         default=30.0,
         metavar="S",
         help="send for S at each rate (default 30); --limit N sends N requests instead",
@@ -65,17 +65,6 @@ def add_gap_cv(command: argparse.ArgumentParser) -> None:
         metavar="CV",
         help="spread of the gaps between arrivals: 1 poisson (default), 0 even, above 1 bursty (gamma)",
     )
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"expected a whole number, 1 or more, got {text!r}")
-    return int(text)
-
-
-def parse_rate(text: str) -> float:
-    """A positive number. Raises ArgumentTypeError."""
-    return _number(text, "a positive number", lambda value: 0 < value < math.inf)
 
 
 def _share(text: str) -> float:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from loadgen.clients import PROTOCOLS
+from loadgen.numbers import count, positive
 from loadgen.selftest.measure import Figures, Load, measure
 
 SUSTAINED, TOO_MUCH = 0, 1
@@ -28,9 +29,9 @@ def add_selftest(command: argparse.ArgumentParser) -> None:
     command.formatter_class = argparse.RawDescriptionHelpFormatter
     add = command.add_argument
     add("--protocol", choices=[*PROTOCOLS, "both"], default="both", help="default: both, one after the other")
-    add("--rate", type=_positive, default=2000.0, metavar="R", help="requests/s started (default 2000)")
-    add("--tokens", type=_count, default=25, metavar="N", help="tokens of each answer (default 25)")
-    add("--seconds", type=_positive, default=5.0, metavar="S", help="of sending (default 5)")
+    add("--rate", type=positive, default=2000.0, metavar="R", help="requests/s started (default 2000)")
+    add("--tokens", type=count, default=25, metavar="N", help="tokens of each answer (default 25)")
+    add("--seconds", type=positive, default=5.0, metavar="S", help="of sending (default 5)")
     add("--json", action="store_true", help="print JSON")
     command.set_defaults(run=_run)
 
@@ -77,19 +78,3 @@ def _verdict(figures: Figures) -> str:
     if figures.client_bound:
         return f"[bold red]CLIENT-BOUND[/] {what}: {'; '.join(figures.client_bound)}"
     return f"[green]sustained[/] {what}"
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"expected a whole number, 1 or more, got {text!r}")
-    return int(text)
-
-
-def _positive(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected a positive number, got {text!r}")
-    return value
