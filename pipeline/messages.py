@@ -72,6 +72,21 @@ class ChatMessage(Message, frozen=True):
     content: str
 
 
+class Terms(Message, frozen=True):
+    """What a request asks of the scheduler, beside its tokens."""
+
+    tenant: str = ""
+    """Who sent it, for fairness; empty: nobody in particular."""
+    priority: int = 0
+    """Higher is sooner, where the policy is `priority`."""
+    ttft_target_ms: float | None = None
+    """When the first token should be out, and"""
+    tpot_target_ms: float | None = None
+    """the time per token after it; for the policy `deadline` and for goodput."""
+    patience_ms: float | None = None
+    """How long the client will wait for its first token; None: the server's max_wait_ms."""
+
+
 class GenerateRequest(Message, frozen=True):
     """ingress -> tokenize. Exactly one of `prompt` and `chat` is set."""
 
@@ -81,6 +96,7 @@ class GenerateRequest(Message, frozen=True):
     sampling: SamplingParams
     arrived_ns: int
     sent_ns: int
+    terms: Terms = Terms()
 
 
 class TokenizedRequest(Message, frozen=True):
@@ -93,6 +109,7 @@ class TokenizedRequest(Message, frozen=True):
     sent_ns: int
     segments_ns: tuple[int, int, int]
     """ingress.service, tokenize.wait, tokenize.service; their sum is sent_ns - arrived_ns."""
+    terms: Terms = Terms()
 
 
 class Rejected(Message, frozen=True):
@@ -146,6 +163,8 @@ class Timings(Message, frozen=True):
     e2e_ns: int
     ttft_ns: int | None
     """Arrival to the first token's write; None if it has none."""
+    ttft_segments_ns: tuple[int, ...] = ()
+    """The segments up to the first token's write: their sum is ttft_ns. Empty if it has none."""
 
 
 class Completion(Message, frozen=True):
@@ -180,6 +199,8 @@ class Open(Message, frozen=True):
     request_id: int
     sink: ClientSink
     arrived_ns: int
+    trace_parent: str = ""
+    """The W3C traceparent of the request's own span; empty: nobody asked for one."""
 
 
 # Per step ---------------------------------------------------------------------------------------
@@ -269,6 +290,8 @@ class SequenceTimes(Message, frozen=True):
 
     request_id: int
     base_ns: tuple[int, ...]
+    num_preemptions: int = 0
+    """Of this request, so far."""
 
 
 class TokenBatch(Message, frozen=True):

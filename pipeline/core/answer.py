@@ -37,21 +37,27 @@ class Answer:
         "ending",
         "last_ns",
         "num_pending",
+        "num_preemptions",
         "num_prompt_tokens",
         "num_written",
         "paused_ns",
         "request_id",
         "sink",
         "text",
+        "total_paused_ns",
+        "trace_parent",
         "ttft_ns",
+        "ttft_segments_ns",
     )
 
     def __init__(self, opened: Open) -> None:
         self.request_id = opened.request_id
         self.sink: ClientSink = opened.sink
         self.arrived_ns = opened.arrived_ns
+        self.trace_parent = opened.trace_parent
         self.base_ns: tuple[int, ...] = (0,) * len(SEGMENTS)
         self.num_prompt_tokens = 0
+        self.num_preemptions = 0
         self.text = ""
         self.num_pending = 0
         """Tokens since the last write, those without text included."""
@@ -60,8 +66,11 @@ class Answer:
         self.due_ns = NEVER_DUE
         """When the timer has to look at it."""
         self.ttft_ns: int | None = None
+        self.ttft_segments_ns: tuple[int, ...] = ()
         self.paused_ns: int | None = None
         """Since when its client's buffer is full."""
+        self.total_paused_ns = 0
+        """How long it has been full before that."""
         self.ending: Ending | None = None
         """Its terminal row, which waits while the buffer is full."""
 
@@ -74,6 +83,30 @@ class Answer:
 
     def end(self, step: TextBatch, finish_reason: FinishReason, taken_ns: int) -> Ending:
         """The terminal row is in `step`, taken at `taken_ns`: from here on `ending` is set."""
+        self.ending = Ending(finish_reason, self._segments(step, taken_ns), taken_ns)
+        return self.ending
+
+    def first(self, step: TextBatch, taken_ns: int, now_ns: int) -> None:
+        """The first token was written at `now_ns`; `step`, taken at `taken_ns`, is the latest that came."""
+        self.ttft_ns = now_ns - self.arrived_ns
+        self.ttft_segments_ns = (*self._segments(step, taken_ns), now_ns - taken_ns)
+
+    def completion(self, ending: Ending, now_ns: int) -> Completion:
+        """For the sink, when the last text was written at `now_ns`."""
+        return Completion(
+            ending.finish_reason,
+            self.num_prompt_tokens,
+            self.num_written + self.num_pending,
+            Timings(
+                (*ending.segments_ns, now_ns - ending.taken_ns),
+                now_ns - self.arrived_ns,
+                self.ttft_ns,
+                self.ttft_segments_ns,
+            ),
+        )
+
+    def _segments(self, step: TextBatch, taken_ns: int) -> tuple[int, ...]:
+        """All of SEGMENTS but the last, up to `taken_ns`."""
         segments = list(self.base_ns)
         for index, elapsed_ns in enumerate(step.elapsed_ns, STEP_SEGMENTS.start):
             segments[index] += elapsed_ns
@@ -82,14 +115,4 @@ class Answer:
             step.sent_ns - step.taken_ns,
             taken_ns - step.sent_ns,
         )
-        self.ending = Ending(finish_reason, tuple(segments), taken_ns)
-        return self.ending
-
-    def completion(self, ending: Ending, now_ns: int) -> Completion:
-        """For the sink, when the last text was written at `now_ns`."""
-        return Completion(
-            ending.finish_reason,
-            self.num_prompt_tokens,
-            self.num_written + self.num_pending,
-            Timings((*ending.segments_ns, now_ns - ending.taken_ns), now_ns - self.arrived_ns, self.ttft_ns),
-        )
+        return tuple(segments)

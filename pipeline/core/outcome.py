@@ -64,7 +64,8 @@ class Outcome:
             finish_reasons=self._finish_reasons,
             started=self._started,
             times=[
-                SequenceTimes(each.request_id, each.clocked.base_ns(timeline, now_ns)) for each in self._timed
+                SequenceTimes(each.request_id, each.clocked.base_ns(timeline, now_ns), each.epoch)
+                for each in self._timed
             ],
             elapsed_ns=tuple(timeline.elapsed_ns),
             sent_ns=now_ns,

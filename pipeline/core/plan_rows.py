@@ -1,7 +1,32 @@
-"""PlanRows: the columns of a StepPlan while it is being filled."""
+"""PlanRows: the columns of a StepPlan while it is being filled. Flight: what is remembered of it after."""
+
+from dataclasses import dataclass
 
 from pipeline.core.sequence import Sequence
 from pipeline.messages import NO_TOKEN, Admitted, StepPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """A step between its plan and its result."""
+
+    step_id: int
+    joined: list[Sequence]
+    """Sequences whose first step (since they waited) it is."""
+    num_rows: int
+    num_prefill_tokens: int
+    num_decode_tokens: int
+    num_running: int
+    num_waiting: int
+    num_used_blocks: int
+    num_kv_tokens: int
+    preempted_ids: list[int]
+    """Requests that were sent back to the queue since the plan before."""
+
+    @property
+    def is_carried(self) -> bool:
+        """It has rows of an earlier step: the device might have gone on with them at once."""
+        return self.num_rows > len(self.joined)
 
 
 class PlanRows:
@@ -11,6 +36,7 @@ class PlanRows:
         self.budget = budget
         self.joined: list[Sequence] = []
         """Sequences that get a slot with this step."""
+        self.num_decode_tokens = 0
         self._request_ids: list[int] = []
         self._epochs: list[int] = []
         self._slots: list[int] = []
@@ -26,6 +52,14 @@ class PlanRows:
     @property
     def is_empty(self) -> bool:
         return not self._request_ids
+
+    @property
+    def num_rows(self) -> int:
+        return len(self._request_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self._token_ids)
 
     def join(self, sequence: Sequence) -> None:
         """The sequence has a new slot and new blocks: the device must know all of them."""
@@ -58,6 +92,7 @@ class PlanRows:
             self._token_ids.append(NO_TOKEN)  # sampled by a step in flight; a row has at most this one
         sequence.num_computed = end
         sequence.num_pending += is_last
+        self.num_decode_tokens += count == 1 and is_last and start >= sequence.num_prompt_tokens
         self.budget -= count
 
     def seal(self, step_id: int, now_ns: int) -> StepPlan:

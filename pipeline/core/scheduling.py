@@ -14,7 +14,7 @@ from collections import deque
 from pipeline.core.arrived import ArrivedIds
 from pipeline.core.block_pool import BlockPool, blocks_for
 from pipeline.core.outcome import Outcome
-from pipeline.core.plan_rows import PlanRows
+from pipeline.core.plan_rows import Flight, PlanRows
 from pipeline.core.sequence import Sequence
 from pipeline.messages import (
     NO_TOKEN,
@@ -44,12 +44,15 @@ class Scheduler:
         """Oldest admission first."""
         self.num_preemptions = 0
         self.num_steps = 0
+        self.num_kv_tokens = 0
+        """Tokens whose KV the running sequences hold, steps in flight included."""
         self._eos_ids = frozenset(eos_ids)
         self._live: dict[int, Sequence] = {}
         self._slots = list(range(device.max_num_seqs - 1, -1, -1))
         self._arrived = ArrivedIds()
         self._tombstones: set[int] = set()
-        self._in_flight: deque[tuple[int, list[Sequence]]] = deque()
+        self._in_flight: deque[Flight] = deque()
+        self._preempted_ids: list[int] = []
         self._outcome = Outcome()
 
     @property
@@ -118,15 +121,16 @@ class Scheduler:
         if rows.is_empty:
             return None
         self.num_steps += 1
-        self._in_flight.append((self.num_steps, rows.joined))
+        self.num_kv_tokens += rows.num_tokens
+        self._in_flight.append(self._flight(rows))
         return rows.seal(self.num_steps, now_ns)
 
-    def apply(self, sampled: SampledBatch, taken_ns: int) -> None:
+    def apply(self, sampled: SampledBatch, taken_ns: int) -> Flight:
         """Take in the oldest step in flight: append its tokens, end what is at its end."""
-        step_id, joined = self._in_flight.popleft()
-        if step_id != sampled.step_id:
-            raise AssertionError(f"step {sampled.step_id} applied, {step_id} expected")
-        self._outcome.step(step_id, (*sampled.times_ns, taken_ns), joined)
+        flight = self._in_flight.popleft()
+        if flight.step_id != sampled.step_id:
+            raise AssertionError(f"step {sampled.step_id} applied, {flight.step_id} expected")
+        self._outcome.step(flight.step_id, (*sampled.times_ns, taken_ns), flight.joined)
         live, eos_ids = self._live, self._eos_ids
         going_on: list[int] = []
         token_ids: list[int] = []
@@ -146,6 +150,7 @@ class Scheduler:
                 going_on.append(request_id)
                 token_ids.append(token_id)
         self._outcome.tokens(going_on, token_ids)
+        return flight
 
     def take_tokens(self, now_ns: int) -> TokenBatch | None:
         """All rows since the last call, or None if there is nothing to tell."""
@@ -202,9 +207,25 @@ class Scheduler:
         self._unschedule(sequence)
         self._outcome.leave(sequence)
         sequence.epoch += 1
+        self._preempted_ids.append(sequence.request_id)
         sequence.num_computed = sequence.num_pending = 0
         self.waiting.appendleft(sequence)
         self.num_preemptions += 1
+
+    def _flight(self, rows: PlanRows) -> Flight:
+        preempted_ids, self._preempted_ids = self._preempted_ids, []
+        return Flight(
+            step_id=self.num_steps,
+            joined=rows.joined,
+            num_rows=rows.num_rows,
+            num_prefill_tokens=rows.num_tokens - rows.num_decode_tokens,
+            num_decode_tokens=rows.num_decode_tokens,
+            num_running=len(self.running),
+            num_waiting=len(self.waiting),
+            num_used_blocks=self.pool.num_owned,
+            num_kv_tokens=self.num_kv_tokens,
+            preempted_ids=preempted_ids,
+        )
 
     # Endings --------------------------------------------------------------------------------
 
@@ -221,6 +242,7 @@ class Scheduler:
 
     def _unschedule(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
+        self.num_kv_tokens -= sequence.num_computed
         self._slots.append(sequence.slot)
         self.pool.give_back(sequence.blocks)
         sequence.slot, sequence.blocks = -1, []

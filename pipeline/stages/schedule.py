@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import msgspec
 
 from pipeline.checkpoint.card import ModelCard
+from pipeline.core.plan_rows import Flight
 from pipeline.core.scheduling import Scheduler
 from pipeline.messages import (
     Cancel,
@@ -26,7 +27,7 @@ from pipeline.messages import (
 )
 from pipeline.runtime.stage import Stage, StageContext
 from pipeline.runtime.trace import Point
-from pipeline.telemetry import Telemetry
+from pipeline.telemetry import StepRecord, Telemetry
 from pipeline.topology import CREDITS
 
 
@@ -50,6 +51,8 @@ class Schedule(Stage[Any, ScheduleOptions]):
         self._is_open = False
         self._taken_ns = 0
         self._awaits_room = False
+        self._device_end_ns = 0
+        self._journal = ctx.resource(Telemetry).journal
         self._plans = ctx.outlet(StepPlan)
         self._tokens = ctx.outlet(TokenBatch)
         self._on: dict[type, Callable[[Any], None]] = {
@@ -105,8 +108,9 @@ class Schedule(Stage[Any, ScheduleOptions]):
         self._scheduler.pause(resume.request_id, is_paused=False)
 
     def _apply(self, sampled: SampledBatch) -> None:
-        self._scheduler.apply(sampled, self._taken_ns)
+        flight = self._scheduler.apply(sampled, self._taken_ns)
         self.ctx.trace.record(Point.APPLIED, self.ctx.name, sampled.step_id, len(sampled.token_ids))
+        self._record(flight, sampled.times_ns)
 
     def _room(self, _: Room) -> None:
         self._awaits_room = False
@@ -146,6 +150,32 @@ class Schedule(Stage[Any, ScheduleOptions]):
         trace.record(Point.PLAN, name, plan.step_id, len(plan.token_ids), plan.planned_ns)
         for request_id in plan.request_ids[len(plan.request_ids) - len(plan.admitted) :]:
             trace.record(Point.SCHEDULED, name, request_id, at_ns=plan.planned_ns)
+
+    def _record(self, flight: Flight, times_ns: tuple[int, int, int, int, int]) -> None:
+        planned_ns, begin_ns, end_ns, _, sampled_ns = times_ns
+        host_gap_ns = max(0, begin_ns - self._device_end_ns) if flight.is_carried else 0
+        self._device_end_ns = end_ns
+        for request_id in flight.preempted_ids:
+            self.ctx.trace.record(Point.PREEMPTED, self.ctx.name, request_id, at_ns=planned_ns)
+        self._journal.step(
+            StepRecord(
+                step_id=flight.step_id,
+                planned_ns=planned_ns,
+                begin_ns=begin_ns,
+                end_ns=end_ns,
+                sampled_ns=sampled_ns,
+                applied_ns=self._taken_ns,
+                host_gap_ns=host_gap_ns,
+                num_rows=flight.num_rows,
+                num_prefill_tokens=flight.num_prefill_tokens,
+                num_decode_tokens=flight.num_decode_tokens,
+                num_running=flight.num_running,
+                num_waiting=flight.num_waiting,
+                num_used_blocks=flight.num_used_blocks,
+                num_kv_tokens=flight.num_kv_tokens,
+                num_preempted=len(flight.preempted_ids),
+            )
+        )
 
     def _gauges(self) -> dict[str, float]:
         scheduler = self._scheduler

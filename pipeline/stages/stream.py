@@ -17,7 +17,7 @@ from pipeline.errors import RequestError
 from pipeline.messages import Cancel, Completion, FinishReason, Open, Pause, Rejected, Resume, TextBatch
 from pipeline.runtime.stage import Stage, StageContext
 from pipeline.runtime.trace import Point
-from pipeline.telemetry import Telemetry
+from pipeline.telemetry import RequestRecord, Telemetry
 
 
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -63,6 +63,11 @@ class Stream(Stage[TextBatch | Open | Rejected, StreamOptions]):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = self._next_ns = NEVER_DUE
         self._telemetry = ctx.resource(Telemetry)
+        self._journal = self._telemetry.journal
+        self._step: TextBatch
+        """The latest that came, and"""
+        self._taken_ns = 0
+        """when."""
 
     @property
     def num_live(self) -> int:
@@ -99,12 +104,14 @@ class Stream(Stage[TextBatch | Open | Rejected, StreamOptions]):
 
     def _write(self, step: TextBatch, now_ns: int) -> None:
         answers = self._answers
+        self._step, self._taken_ns = step, now_ns
         for started in step.started:
             if answer := answers.get(started.request_id):
                 answer.num_prompt_tokens = started.num_prompt_tokens
         for times in step.times:
             if answer := answers.get(times.request_id):
                 answer.base_ns = times.base_ns
+                answer.num_preemptions = times.num_preemptions
         is_due = self._rule.is_due
         for request_id, text, num_tokens, finish in zip(
             step.request_ids, step.texts, step.num_tokens, step.finish_reasons, strict=True
@@ -136,7 +143,7 @@ class Stream(Stage[TextBatch | Open | Rejected, StreamOptions]):
         answer.sink.delta(*answer.take())
         if answer.ttft_ns is None:
             at_ns = self.ctx.clock()
-            answer.ttft_ns = at_ns - answer.arrived_ns
+            answer.first(self._step, self._taken_ns, at_ns)
             self.ctx.trace.record(Point.FIRST_TOKEN, self.ctx.name, answer.request_id, at_ns=at_ns)
 
     # Endings --------------------------------------------------------------------------------
@@ -147,6 +154,7 @@ class Stream(Stage[TextBatch | Open | Rejected, StreamOptions]):
             return
         self._unwait(answer)
         self._telemetry.rejected(rejected.status, rejected.code or "")
+        self._record_rejected(answer, rejected)
         answer.sink.error(
             RequestError(rejected.message, status=rejected.status, param=rejected.param, code=rejected.code)
         )
@@ -168,12 +176,52 @@ class Stream(Stage[TextBatch | Open | Rejected, StreamOptions]):
         self._ended.set()
         self.ctx.trace.record(Point.FINISHED, self.ctx.name, answer.request_id, at_ns=now_ns)
         self._telemetry.finished(completion)
+        self._record(answer, completion)
         if ending.finish_reason is FinishReason.ERROR:
             answer.sink.error(
                 RequestError("The server failed on this request.", status=500, code="internal_error")
             )
         else:
             answer.sink.done(completion)
+
+    def _record(self, answer: Answer, completion: Completion) -> None:
+        timings = completion.timings
+        self._journal.request(
+            RequestRecord(
+                request_id=answer.request_id,
+                arrived_ns=answer.arrived_ns,
+                e2e_ns=timings.e2e_ns,
+                finish=completion.finish_reason.name.lower(),
+                code="",
+                num_prompt_tokens=completion.num_prompt_tokens,
+                num_output_tokens=completion.num_output_tokens,
+                num_preemptions=answer.num_preemptions,
+                ttft_ns=timings.ttft_ns,
+                segments_ns=timings.segments_ns,
+                ttft_segments_ns=timings.ttft_segments_ns,
+                paused_ns=answer.total_paused_ns,
+                trace_parent=answer.trace_parent,
+            )
+        )
+
+    def _record_rejected(self, answer: Answer, rejected: Rejected) -> None:
+        self._journal.request(
+            RequestRecord(
+                request_id=answer.request_id,
+                arrived_ns=answer.arrived_ns,
+                e2e_ns=self.ctx.clock() - answer.arrived_ns,
+                finish="rejected",
+                code=rejected.code or str(rejected.status),
+                num_prompt_tokens=0,
+                num_output_tokens=0,
+                num_preemptions=0,
+                ttft_ns=None,
+                segments_ns=(),
+                ttft_segments_ns=(),
+                paused_ns=0,
+                trace_parent=answer.trace_parent,
+            )
+        )
 
     # Slow clients ---------------------------------------------------------------------------
 
@@ -187,12 +235,14 @@ class Stream(Stage[TextBatch | Open | Rejected, StreamOptions]):
         """A paused client: has it read, or has it had its time?"""
         if answer.sink.buffered_bytes() <= self.options.client_buffer_bytes // 2:
             answer.paused_ns = None
+            answer.total_paused_ns += now_ns - paused_ns
             if answer.ending is not None:
                 self._end(answer, answer.ending)
                 return
             self.ctx.outlet(Resume).post(Resume(answer.request_id))
             self._flush(answer, now_ns)
         elif now_ns - paused_ns >= self._slow_ns:
+            answer.total_paused_ns += now_ns - paused_ns
             self._give_up(answer)
         else:
             self._wait(answer, now_ns + self._poll_ns)

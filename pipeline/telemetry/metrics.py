@@ -1,4 +1,4 @@
-"""Telemetry: what /metrics shows. Counts and histograms per finished request, gauges read when scraped.
+"""Telemetry: the journal, and what /metrics shows: requests when they end, gauges when scraped.
 
 Nothing here runs per token: a request is observed once, when it ends, and inboxes, stages and the scheduler
 are asked for their state by the scrape. Names and units: docs/metrics.md.
@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 from pipeline.messages import SEGMENTS, Completion
 from pipeline.runtime.inbox import Inbox, InboxStats
 from pipeline.runtime.stage import Service
+from pipeline.telemetry.journal import Journal
 
 NS = 1e-9
 BUCKETS_S = (
@@ -26,6 +27,7 @@ class Telemetry:
     """One per server. Not thread-safe beyond what prometheus_client is; used on the loop."""
 
     def __init__(self) -> None:
+        self.journal = Journal()
         self._registry = CollectorRegistry()
         self._requests = self._counter("requests", "Requests ended, by how", "finish_reason")
         self._rejected = self._counter("rejected", "Requests answered with an error before a row", "code")

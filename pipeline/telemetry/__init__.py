@@ -1,0 +1,17 @@
+"""What is seen of a running server: metrics, the journal of its latest requests and steps, evidence."""
+
+from pipeline.telemetry.evidence import Evidence, Sample, Settings, StageSample
+from pipeline.telemetry.journal import Journal, RequestRecord, StepRecord
+from pipeline.telemetry.metrics import NS, Telemetry
+
+__all__ = [
+    "NS",
+    "Evidence",
+    "Journal",
+    "RequestRecord",
+    "Sample",
+    "Settings",
+    "StageSample",
+    "StepRecord",
+    "Telemetry",
+]

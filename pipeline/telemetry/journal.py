@@ -1,0 +1,108 @@
+"""The journal: the latest requests and steps, one record each, in two bounded rings.
+
+A request is written once, when it ends; a step once, when it is applied. From these two the slow-request log,
+the spans, the live page and the doctor take all they say, so that nothing else is kept anywhere.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+NUM_REQUESTS = 4096
+NUM_STEPS = 16_384
+
+
+class RequestRecord(msgspec.Struct, frozen=True, gc=False):
+    """One ended request. Times are of one monotonic clock; sum(segments_ns) == e2e_ns where there are any."""
+
+    request_id: int
+    arrived_ns: int
+    e2e_ns: int
+    finish: str
+    """stop, length, cancelled or error; `rejected` where it was answered before it had a row."""
+    code: str
+    """Of a rejected one, else empty."""
+    num_prompt_tokens: int
+    num_output_tokens: int
+    num_preemptions: int
+    ttft_ns: int | None
+    segments_ns: tuple[int, ...]
+    """messages.SEGMENTS; empty for a rejected one."""
+    ttft_segments_ns: tuple[int, ...]
+    """The same up to the first token's write: their sum is ttft_ns. Empty if it has none."""
+    paused_ns: int
+    """How long its client's buffer was full; part of the segments it overlaps, not one more."""
+    trace_parent: str
+    """The W3C traceparent of this request's own span, or empty."""
+
+
+class StepRecord(msgspec.Struct, frozen=True, gc=False):
+    """One model step."""
+
+    step_id: int
+    planned_ns: int
+    begin_ns: int
+    """The device began."""
+    end_ns: int
+    """The device ended."""
+    sampled_ns: int
+    applied_ns: int
+    host_gap_ns: int
+    """How long the device had waited for this step although it held rows that could have gone on."""
+    num_rows: int
+    num_prefill_tokens: int
+    """Prompt tokens, and tokens recomputed after a preemption."""
+    num_decode_tokens: int
+    num_running: int
+    """Sequences with a device slot, when planned."""
+    num_waiting: int
+    num_used_blocks: int
+    num_kv_tokens: int
+    """Tokens whose KV the used blocks hold; what is missing to full blocks is fragmentation."""
+    num_preempted: int
+    """Sequences that this plan sent back to the queue."""
+
+
+class Journal:
+    """The rings, and who wants to hear of each ended request at once. Single loop."""
+
+    def __init__(self, num_requests: int = NUM_REQUESTS, num_steps: int = NUM_STEPS) -> None:
+        self._requests: deque[RequestRecord] = deque(maxlen=num_requests)
+        self._steps: deque[StepRecord] = deque(maxlen=num_steps)
+        self._listeners: list[Callable[[RequestRecord], None]] = []
+
+    def request(self, record: RequestRecord) -> None:
+        self._requests.append(record)
+        for listener in self._listeners:
+            listener(record)
+
+    def step(self, record: StepRecord) -> None:
+        self._steps.append(record)
+
+    def listen(self, listener: Callable[[RequestRecord], None]) -> None:
+        """Call back with every request that ends from now on. It must return at once and not raise."""
+        self._listeners.append(listener)
+
+    def requests(self, since_ns: int = 0) -> list[RequestRecord]:
+        """Those that ended at or after `since_ns`, in the order of their endings."""
+        return _since(self._requests, since_ns, lambda record: record.arrived_ns + record.e2e_ns)
+
+    def steps(self, since_ns: int = 0) -> list[StepRecord]:
+        """Those applied at or after `since_ns`, oldest first."""
+        return _since(self._steps, since_ns, lambda record: record.applied_ns)
+
+
+R = TypeVar("R")
+
+
+def _since(ring: deque[R], since_ns: int, time_of: Callable[[R], int]) -> list[R]:
+    """Walks back from the newest: a short window over a full ring costs what it gives."""
+    kept: list[R] = []
+    for record in reversed(ring):
+        if time_of(record) < since_ns:
+            break
+        kept.append(record)
+    kept.reverse()
+    return kept
