@@ -1,4 +1,4 @@
-"""Evidence: what a running server knows of a stretch of time, as one value that can be saved and judged later.
+"""Evidence: what a running server knows of a stretch of time, one value to be saved and judged later.
 
 The sampler takes a Sample once a second; counters in it run since start, so that two samples give the rates
 between them. The doctor judges Evidence and nothing else: from a live server, or from a file.
@@ -69,7 +69,7 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """A window of time. `samples` holds at least the first and the last; records are those that ended in it."""
+    """A window of time. `samples` holds at least first and last; records are those that ended in it."""
 
     begin_ns: int
     end_ns: int
