@@ -9,11 +9,13 @@ goes to one of them.
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from time import perf_counter_ns
 from typing import Generic, TypeVar
 
 import msgspec
 
 from pipeline.errors import InboxClosed
+from pipeline.runtime.histogram import Histogram
 
 M = TypeVar("M")
 
@@ -31,18 +33,28 @@ class InboxStats(msgspec.Struct, frozen=True, gc=False):
     refused: int
     wakeups: int
     blocked: int
-    """How many sends had to wait for room."""
+    """How many sends had to wait for room,"""
+    blocked_ns: int
+    """and for how long, all senders together, those that still wait included."""
 
 
 class Inbox(Generic[M]):
-    """See the module. Single loop: every method is called on the loop's thread, none is thread-safe."""
+    """See the module. Single loop: every method is called on the loop's thread, none is thread-safe.
+
+    `data_waits` and `control_waits` hold how long each message of a lane that was taken had waited, in ns.
+    """
 
     __slots__ = (
         "_blocked",
+        "_blocked_ns",
         "_bound",
+        "_clock",
         "_closed",
         "_control",
+        "_control_times",
         "_data",
+        "_data_times",
+        "_num_blocked",
         "_peak",
         "_posted",
         "_readers",
@@ -51,19 +63,31 @@ class Inbox(Generic[M]):
         "_sent",
         "_wakeups",
         "_writers",
+        "control_waits",
+        "data_waits",
     )
 
-    def __init__(self, bound: int) -> None:
+    def __init__(self, bound: int, clock: Callable[[], int] = perf_counter_ns) -> None:
         if bound < 1:
             raise ValueError("bound must be at least 1")
         self._bound = bound
+        self._clock = clock
         self._data: deque[M] = deque()
+        self._data_times: deque[int] = deque()
+        """When each message of the lane came, ns."""
+        self.data_waits = Histogram()
         self._control: deque[M] = deque()
+        self._control_times: deque[int] = deque()
+        self.control_waits = Histogram()
         self._readers: deque[tuple[asyncio.Future[None], bool]] = deque()
         self._writers: deque[asyncio.Future[None]] = deque()
         self._room_callbacks: list[Callable[[], None]] = []
         self._closed = False
         self._peak = self._sent = self._posted = self._refused = self._wakeups = self._blocked = 0
+        self._num_blocked = 0
+        """Sends that wait now."""
+        self._blocked_ns = 0
+        """Of those that do not wait any more; less the time at which each other one began."""
 
     @property
     def is_closed(self) -> bool:
@@ -85,18 +109,8 @@ class Inbox(Generic[M]):
 
     async def send(self, message: M) -> None:
         """Append, waiting for room. Cancelling the wait sends nothing. Raises InboxClosed."""
-        waited = False
-        while not self._closed and len(self._data) >= self._bound:
-            if not waited:
-                waited, self._blocked = True, self._blocked + 1
-            waiter = asyncio.get_running_loop().create_future()
-            self._writers.append(waiter)
-            try:
-                await waiter
-            except BaseException:
-                if waiter.done() and not waiter.cancelled():
-                    self._wake_writers()  # this writer was given room that it will not use
-                raise
+        if not self._closed and len(self._data) >= self._bound:
+            await self._wait_for_room()
         if self._closed:
             raise InboxClosed
         self._append(message)
@@ -104,6 +118,7 @@ class Inbox(Generic[M]):
     def post(self, message: M) -> None:
         """Append to the control lane; never waits, allowed after close."""
         self._control.append(message)
+        self._control_times.append(self._clock())
         self._posted += 1
         self._wake_reader(control=True)
 
@@ -151,7 +166,27 @@ class Inbox(Generic[M]):
             self._refused,
             self._wakeups,
             self._blocked,
+            self._blocked_ns + self._num_blocked * self._clock(),
         )
+
+    async def _wait_for_room(self) -> None:
+        """Until there is room or the inbox is closed."""
+        self._blocked += 1
+        self._num_blocked += 1
+        self._blocked_ns -= self._clock()
+        try:
+            while not self._closed and len(self._data) >= self._bound:
+                waiter = asyncio.get_running_loop().create_future()
+                self._writers.append(waiter)
+                try:
+                    await waiter
+                except BaseException:
+                    if waiter.done() and not waiter.cancelled():
+                        self._wake_writers()  # this writer was given room that it will not use
+                    raise
+        finally:
+            self._num_blocked -= 1
+            self._blocked_ns += self._clock()
 
     async def _wait(self, *, wants_data: bool) -> None:
         reader = asyncio.get_running_loop().create_future()
@@ -169,13 +204,14 @@ class Inbox(Generic[M]):
     def _take(self, limit: int) -> list[M]:
         batch = list(self._control)
         self._control.clear()
-        if limit >= len(self._data):
+        num_data = min(limit, len(self._data))
+        if num_data == len(self._data):
             batch.extend(self._data)
             self._data.clear()
         else:
-            batch.extend(self._data.popleft() for _ in range(limit))
-            if self._data:
-                self._wake_reader(control=False)  # a pool: there is work for a second reader
+            batch.extend(self._data.popleft() for _ in range(num_data))
+            self._wake_reader(control=False)  # a pool: there is work for a second reader
+        self._note_waits(num_data)
         self._wake_writers()
         if self._room_callbacks and len(self._data) < self._bound:
             callbacks, self._room_callbacks = self._room_callbacks, []
@@ -183,8 +219,18 @@ class Inbox(Generic[M]):
                 callback()
         return batch
 
+    def _note_waits(self, num_data: int) -> None:
+        """All control messages and so many data messages are taken now."""
+        now_ns = self._clock()
+        for time_ns in self._control_times:
+            self.control_waits.add(now_ns - time_ns)
+        self._control_times.clear()
+        for _ in range(num_data):
+            self.data_waits.add(now_ns - self._data_times.popleft())
+
     def _append(self, message: M) -> None:
         self._data.append(message)
+        self._data_times.append(self._clock())
         self._sent += 1
         if len(self._data) > self._peak:
             self._peak = len(self._data)

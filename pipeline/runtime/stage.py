@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 import msgspec
 import structlog
 
+from pipeline.runtime.histogram import SIZES, Histogram
 from pipeline.runtime.inbox import ALL, Inbox
 from pipeline.runtime.trace import Point, Trace
 
@@ -47,6 +48,31 @@ class Service:
     num_messages: int = 0
     busy_ns: int = 0
     """Wall time inside handle(), waiting for room downstream or for a thread included."""
+    num_errors: int = 0
+    """Requests that this stage answered with an error; the stage counts them."""
+    begun_ns: int = 0
+    """When the handle() under way began; 0: none is."""
+    times: Histogram = field(default_factory=Histogram)
+    """Of handle(), ns."""
+    sizes: Histogram = field(default_factory=lambda: Histogram(SIZES))
+    """Messages in a batch."""
+
+    def begin(self, now_ns: int) -> None:
+        self.begun_ns = now_ns
+
+    def end(self, now_ns: int, num_messages: int) -> None:
+        """handle() has returned. Must follow begin()."""
+        took_ns = now_ns - self.begun_ns
+        self.begun_ns = 0
+        self.num_batches += 1
+        self.num_messages += num_messages
+        self.busy_ns += took_ns
+        self.times.add(took_ns)
+        self.sizes.add(num_messages)
+
+    def busy_until(self, now_ns: int) -> int:
+        """busy_ns with the time of the handle() under way: a long one shows before its end."""
+        return self.busy_ns + (now_ns - self.begun_ns if self.begun_ns else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +140,10 @@ class Stage(ABC, Generic[In, Opts]):
         )
         while batch := await inbox.recv_many(self.limit()):
             taken_ns = clock()
+            service.begin(taken_ns)
             trace.record(Point.RECV, name, count=len(batch), at_ns=taken_ns)
             await self.handle(batch)
             done_ns = clock()
             trace.record(Point.DONE, name, count=len(batch), at_ns=done_ns)
-            service.num_batches += 1
-            service.num_messages += len(batch)
-            service.busy_ns += done_ns - taken_ns
+            service.end(done_ns, len(batch))
         await self.drain()

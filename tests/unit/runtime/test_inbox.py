@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 
 from pipeline.errors import InboxClosed
 from pipeline.runtime.inbox import Inbox
+from pipeline.runtime.testing import ManualClock
+
+MS = 1_000_000
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
@@ -176,3 +179,48 @@ def test_nothing_is_lost_or_doubled(ops: list[str], bound: int, num_readers: int
         assert sorted(got) == sorted(sent)
 
     run(main())
+
+
+def test_how_long_senders_waited_for_room_adds_up_while_they_wait() -> None:
+    async def main() -> None:
+        clock = ManualClock(100)
+        inbox: Inbox[int] = Inbox(1, clock)
+        await inbox.send(1)
+        assert inbox.stats().blocked_ns == 0
+        first = asyncio.create_task(inbox.send(2))
+        await asyncio.sleep(0)
+        clock.advance(10)
+        second = asyncio.create_task(inbox.send(3))
+        await asyncio.sleep(0)
+        clock.advance(5)
+        assert inbox.stats().blocked_ns == 15 + 5, "those that still wait count"
+        second.cancel()
+        await asyncio.wait([second])
+        clock.advance(100)
+        assert await inbox.recv_many() == [1]
+        await first
+        assert inbox.stats().blocked_ns == 115 + 5
+        clock.advance(7)
+        assert inbox.stats().blocked_ns == 120 and inbox.stats().blocked == 2
+
+    asyncio.run(main())
+
+
+def test_how_long_each_message_waited_is_kept_by_lane() -> None:
+    async def main() -> None:
+        clock = ManualClock(1)
+        inbox: Inbox[int] = Inbox(8, clock)
+        for message in range(3):
+            assert inbox.offer(message)
+            clock.advance(MS)
+        inbox.post(9)
+        clock.advance(MS)
+        assert await inbox.recv_many(limit=2) == [9, 0, 1]
+        assert inbox.control_waits.total == MS
+        assert inbox.data_waits.total == (4 + 3) * MS and inbox.data_waits.count == 2
+        clock.advance(MS)
+        assert await inbox.recv_many() == [2]
+        assert inbox.data_waits.total == (4 + 3 + 3) * MS and inbox.data_waits.count == 3
+        assert inbox.control_waits.count == 1
+
+    asyncio.run(main())
