@@ -23,6 +23,9 @@ from pipeline.topology import NODES, Node
 
 DEFAULT_PATH = Path("config.toml")
 
+_TABLES = ("server", "model", "device", "trace", "admin")
+"""Those of the file's top level, but for `stages`."""
+
 S = TypeVar("S", bound=msgspec.Struct)
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Text = Annotated[str, msgspec.Meta(min_length=1)]
@@ -54,6 +57,15 @@ class TraceConfig(Section, frozen=True):
     """In points; the oldest are dropped."""
 
 
+class AdminConfig(Section, frozen=True):
+    """The admin port: the live page, evidence, metrics."""
+
+    enabled: bool = True
+    host: Text = "127.0.0.1"
+    port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] | None = None
+    """0: any free one; None: the one after the door's, any free one where the door's is 0."""
+
+
 class StageConfig(Section, frozen=True):
     """One stage, with topology's defaults filled in. `options` is not checked yet."""
 
@@ -72,6 +84,7 @@ class Config(msgspec.Struct, frozen=True):
     model: ModelConfig
     device: dict[str, Any]
     trace: TraceConfig
+    admin: AdminConfig
     stages: dict[str, StageConfig]
 
 
@@ -96,25 +109,35 @@ def loads(text: str, origin: str) -> Config:
         root = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{origin}: not valid TOML: {error}") from error
-    _refuse_unknown(origin, "", root, ("server", "model", "device", "trace", "stages"))
-    tables = {key: _table(origin, key, root.get(key, {})) for key in ("server", "model", "device", "trace")}
+    _refuse_unknown(origin, "", root, (*_TABLES, "stages"))
+    tables = {key: _table(origin, key, root.get(key, {})) for key in _TABLES}
     return Config(
         origin,
         convert_options(origin, "server", tables["server"], ServerConfig),
         _model(origin, tables["model"]),
         tables["device"],
         convert_options(origin, "trace", tables["trace"], TraceConfig),
+        convert_options(origin, "admin", tables["admin"], AdminConfig),
         _stages(origin, _table(origin, "stages", root.get("stages", {}))),
     )
 
 
 def override(
-    config: Config, *, model: str | None = None, host: str | None = None, port: int | None = None
+    config: Config,
+    *,
+    model: str | None = None,
+    host: str | None = None,
+    port: int | None = None,
+    admin_port: int | Literal["off"] | None = None,
 ) -> Config:
     """The configuration with what the command line said; None leaves a value as it is.
 
     Another model goes by its own name: `model.name` of the file belongs to the file's model.
     """
+    if admin_port == "off":
+        config = replace(config, admin=replace(config.admin, enabled=False))
+    elif admin_port is not None:
+        config = replace(config, admin=replace(config.admin, enabled=True, port=admin_port))
     if model is not None:
         config = replace(config, model=replace(config.model, reference=model, name=None))
     said = {key: value for key, value in (("host", host), ("port", port)) if value is not None}

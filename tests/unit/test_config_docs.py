@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from pipeline.assemble import check, device_options
-from pipeline.config import Config, ModelConfig, ServerConfig, TraceConfig, load, loads
+from pipeline.config import AdminConfig, Config, ModelConfig, ServerConfig, TraceConfig, load, loads
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "config.toml"
@@ -29,6 +29,7 @@ def tables() -> dict[str, type[msgspec.Struct]]:
         "model": ModelConfig,
         "device": type(device_options(config)),
         "trace": TraceConfig,
+        "admin": AdminConfig,
         **{f"stages.{name}.options": type(struct) for name, struct in options.items()},
     }
 
