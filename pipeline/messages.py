@@ -201,6 +201,9 @@ class Open(Message, frozen=True):
     arrived_ns: int
     trace_parent: str = ""
     """The W3C traceparent of the request's own span; empty: nobody asked for one."""
+    parent_span_id: str = ""
+    """The caller's span; empty: the request's own is the first of its trace."""
+    is_chat: bool = False
 
 
 # Per step ---------------------------------------------------------------------------------------

@@ -35,11 +35,13 @@ class Answer:
         "base_ns",
         "due_ns",
         "ending",
+        "is_chat",
         "last_ns",
         "num_pending",
         "num_preemptions",
         "num_prompt_tokens",
         "num_written",
+        "parent_span_id",
         "paused_ns",
         "request_id",
         "sink",
@@ -55,6 +57,8 @@ class Answer:
         self.sink: ClientSink = opened.sink
         self.arrived_ns = opened.arrived_ns
         self.trace_parent = opened.trace_parent
+        self.parent_span_id = opened.parent_span_id
+        self.is_chat = opened.is_chat
         self.base_ns: tuple[int, ...] = (0,) * len(SEGMENTS)
         self.num_prompt_tokens = 0
         self.num_preemptions = 0

@@ -157,6 +157,7 @@ class Schedule(Stage[Any, ScheduleOptions]):
         self._device_end_ns = end_ns
         for request_id in flight.preempted_ids:
             self.ctx.trace.record(Point.PREEMPTED, self.ctx.name, request_id, at_ns=planned_ns)
+            self._journal.preempted(request_id, planned_ns)
         self._journal.step(
             StepRecord(
                 step_id=flight.step_id,

@@ -201,15 +201,20 @@ class Stream(Stage[TextBatch | Open | Rejected, StreamOptions]):
                 ttft_segments_ns=timings.ttft_segments_ns,
                 paused_ns=answer.total_paused_ns,
                 trace_parent=answer.trace_parent,
+                parent_span_id=answer.parent_span_id,
+                is_chat=answer.is_chat,
+                preempted_ns=self._journal.take_preempted(answer.request_id),
             )
         )
 
     def _record_rejected(self, answer: Answer, rejected: Rejected) -> None:
+        now_ns = self.ctx.clock()
+        self.ctx.trace.record(Point.FINISHED, self.ctx.name, answer.request_id, at_ns=now_ns)
         self._journal.request(
             RequestRecord(
                 request_id=answer.request_id,
                 arrived_ns=answer.arrived_ns,
-                e2e_ns=self.ctx.clock() - answer.arrived_ns,
+                e2e_ns=now_ns - answer.arrived_ns,
                 finish="rejected",
                 code=rejected.code or str(rejected.status),
                 num_prompt_tokens=0,
@@ -220,6 +225,8 @@ class Stream(Stage[TextBatch | Open | Rejected, StreamOptions]):
                 ttft_segments_ns=(),
                 paused_ns=0,
                 trace_parent=answer.trace_parent,
+                parent_span_id=answer.parent_span_id,
+                is_chat=answer.is_chat,
             )
         )
 

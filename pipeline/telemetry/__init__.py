@@ -3,15 +3,18 @@
 from pipeline.telemetry.evidence import Evidence, Sample, Settings, StageSample
 from pipeline.telemetry.journal import Journal, RequestRecord, StepRecord
 from pipeline.telemetry.metrics import NS, Telemetry
+from pipeline.telemetry.trace_sampler import RequestSpan, TraceSampler
 
 __all__ = [
     "NS",
     "Evidence",
     "Journal",
     "RequestRecord",
+    "RequestSpan",
     "Sample",
     "Settings",
     "StageSample",
     "StepRecord",
     "Telemetry",
+    "TraceSampler",
 ]

@@ -12,6 +12,7 @@ import msgspec
 
 NUM_REQUESTS = 4096
 NUM_STEPS = 16_384
+NUM_PREEMPTED = 4096
 
 
 class RequestRecord(msgspec.Struct, frozen=True, gc=False):
@@ -36,6 +37,11 @@ class RequestRecord(msgspec.Struct, frozen=True, gc=False):
     """How long its client's buffer was full; part of the segments it overlaps, not one more."""
     trace_parent: str
     """The W3C traceparent of this request's own span, or empty."""
+    parent_span_id: str = ""
+    """The caller's span, or empty."""
+    is_chat: bool = False
+    preempted_ns: tuple[int, ...] = ()
+    """When each of its preemptions was planned."""
 
 
 class StepRecord(msgspec.Struct, frozen=True, gc=False):
@@ -72,6 +78,7 @@ class Journal:
         self._requests: deque[RequestRecord] = deque(maxlen=num_requests)
         self._steps: deque[StepRecord] = deque(maxlen=num_steps)
         self._listeners: list[Callable[[RequestRecord], None]] = []
+        self._preempted: dict[int, tuple[int, ...]] = {}
 
     def request(self, record: RequestRecord) -> None:
         self._requests.append(record)
@@ -80,6 +87,17 @@ class Journal:
 
     def step(self, record: StepRecord) -> None:
         self._steps.append(record)
+
+    def preempted(self, request_id: int, at_ns: int) -> None:
+        """Remember a preemption until the request's record is written."""
+        preempted = self._preempted
+        preempted[request_id] = (*preempted.get(request_id, ()), at_ns)
+        if len(preempted) > NUM_PREEMPTED:  # heard of after their request had ended: nobody takes them
+            del preempted[next(iter(preempted))]
+
+    def take_preempted(self, request_id: int) -> tuple[int, ...]:
+        """When the request was preempted, for its record."""
+        return self._preempted.pop(request_id, ())
 
     def listen(self, listener: Callable[[RequestRecord], None]) -> None:
         """Call back with every request that ends from now on. It must return at once and not raise."""

@@ -14,6 +14,7 @@ from pipeline.messages import SEGMENTS, Completion
 from pipeline.runtime.inbox import Inbox, InboxStats
 from pipeline.runtime.stage import Service
 from pipeline.telemetry.journal import Journal
+from pipeline.telemetry.trace_sampler import TraceSampler
 
 NS = 1e-9
 BUCKETS_S = (
@@ -28,6 +29,7 @@ class Telemetry:
 
     def __init__(self) -> None:
         self.journal = Journal()
+        self.sampler = TraceSampler()
         self._registry = CollectorRegistry()
         self._requests = self._counter("requests", "Requests ended, by how", "finish_reason")
         self._rejected = self._counter("rejected", "Requests answered with an error before a row", "code")

@@ -10,7 +10,7 @@ from pipeline.core.wire.faults import (
     error_event,
     error_object,
 )
-from pipeline.core.wire.frames import Answered, Frame, error_frame, parse_frame
+from pipeline.core.wire.frames import Answered, Frame, error_frame, parse_frame, take_traceparent
 from pipeline.core.wire.requests import Limits, Wanted, parse_chat, parse_completion, wanted_of
 
 __all__ = [
@@ -29,5 +29,6 @@ __all__ = [
     "parse_chat",
     "parse_completion",
     "parse_frame",
+    "take_traceparent",
     "wanted_of",
 ]

@@ -34,6 +34,14 @@ def parse_frame(data: str) -> Frame:
     return Frame(client_id, kind, fields)
 
 
+def take_traceparent(frame: Frame) -> str | None:
+    """The frame's `traceparent`, removed from its fields. Its text is not checked, only that it is one."""
+    value = frame.fields.pop("traceparent", None)
+    if value is not None and not isinstance(value, str):
+        raise wrong("traceparent", "a string", value)
+    return value
+
+
 def error_frame(client_id: str | None, error: RequestError) -> bytes:
     """`client_id` is None where the fault cannot be tied to a request."""
     return _encode({"type": "error", "id": client_id, "error": error_object(error)})
@@ -47,8 +55,10 @@ class Answered:
         self._timings = timings
         self._before_text = b'{"type":"delta","id":%b,"text":' % _encode(client_id)
 
-    def accepted(self) -> bytes:
-        return _encode({"type": "accepted", "id": self._id})
+    def accepted(self, traceparent: str = "") -> bytes:
+        """`traceparent` is of the request's own span; empty: it has no trace."""
+        frame = {"type": "accepted", "id": self._id}
+        return _encode(frame | {"traceparent": traceparent} if traceparent else frame)
 
     def delta(self, text: str, num_tokens: int) -> bytes:
         return b'%b%b,"tokens":%d}' % (self._before_text, _encode(text), num_tokens)

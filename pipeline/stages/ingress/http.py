@@ -25,7 +25,7 @@ from pipeline.messages import Completion
 from pipeline.stages.ingress.intake import Intake, LiveRequest
 from pipeline.stages.ingress.options import IngressOptions
 from pipeline.stages.ingress.patience import lose_silent_peer
-from pipeline.stages.ingress.replies import json_bytes
+from pipeline.stages.ingress.replies import ANSWERED_TRACEPARENT, TRACEPARENT, json_bytes, traceparent_of
 
 Answer = CompletionAnswer | ChatAnswer
 Parse = Callable[[bytes, Limits, int], Wanted]
@@ -170,10 +170,16 @@ class HttpDoor:
         wanted = parse(body, self._limits, secrets.randbits(63))
         if wanted.stream:
             return await self._stream(request, wanted, shape, arrived_ns)
-        return await self._whole(wanted, shape, arrived_ns)
+        return await self._whole(request, wanted, shape, arrived_ns)
 
-    async def _whole(self, wanted: Wanted, shape: type[Answer], arrived_ns: int) -> web.Response:
-        live = self._intake.submit(wanted, arrived_ns, lambda key: WholeRequest(self._intake, key))
+    async def _whole(
+        self, request: web.Request, wanted: Wanted, shape: type[Answer], arrived_ns: int
+    ) -> web.Response:
+        def build(request_id: int) -> WholeRequest:
+            return WholeRequest(self._intake, request_id)
+
+        live = self._intake.submit(wanted, arrived_ns, build, traceparent_of(request))
+        request[ANSWERED_TRACEPARENT] = live.trace_parent
         try:
             text, completion = await live.result()
         finally:
@@ -187,7 +193,8 @@ class HttpDoor:
         def build(request_id: int) -> SseRequest:
             return SseRequest(self._intake, request_id, self._answer(shape, request_id, wanted), self._clock)
 
-        live = self._intake.submit(wanted, arrived_ns, build)
+        live = self._intake.submit(wanted, arrived_ns, build, traceparent_of(request))
+        request[ANSWERED_TRACEPARENT] = live.trace_parent
         try:
             await live.news(self._options.ping_interval_s)
             if live.refusal is not None:
@@ -200,6 +207,8 @@ class HttpDoor:
 
     async def _head(self, request: web.Request, live: SseRequest) -> web.StreamResponse:
         response = web.StreamResponse(headers=_SSE_HEADERS)
+        if live.trace_parent:
+            response.headers[TRACEPARENT] = live.trace_parent
         await response.prepare(request)
         transport = request.transport
         if transport is None:

@@ -9,7 +9,7 @@ from pipeline.errors import InboxClosed, RequestError
 from pipeline.messages import Cancel, Completion, FinishReason, GenerateRequest, Open
 from pipeline.runtime.stage import StageContext
 from pipeline.runtime.trace import Point
-from pipeline.telemetry import Telemetry
+from pipeline.telemetry import RequestSpan, Telemetry
 
 DRAINING = RequestError("The server is shutting down; try another.", status=503, code="draining")
 QUEUE_FULL = RequestError("The waiting queue is full; try again later.", status=429, code="queue_full")
@@ -30,6 +30,8 @@ class LiveRequest(ABC):
         self._intake = intake
         self._is_attached = True
         self.is_cancelled = False
+        self.trace_parent = ""
+        """The W3C traceparent of its own span, for its client; empty: it has no trace."""
 
     def delta(self, text: str, num_tokens: int) -> None:
         self._intake.num_events += 1
@@ -92,8 +94,12 @@ class Intake:
         """A closed inbox is how the supervisor says that no more may come in."""
         return self._ctx.inbox.is_closed
 
-    def submit(self, wanted: Wanted, arrived_ns: int, build: Callable[[int], R]) -> R:
+    def submit(
+        self, wanted: Wanted, arrived_ns: int, build: Callable[[int], R], traceparent: str | None = None
+    ) -> R:
         """Offer a request to the pipeline; `build` makes its live side from its id. Never waits.
+
+        `traceparent` is what its client sent of it, unchecked.
 
         Raises RequestError 429 when there is no room, 503 while draining.
         """
@@ -110,7 +116,8 @@ class Intake:
             raise self._refused(DRAINING) from None
         self._next_id += 1
         self.live[request_id] = live
-        self._opens.post(Open(request_id, live, arrived_ns))  # same tick: it is there before any answer
+        opened = self._opened(live, arrived_ns, wanted, self._telemetry.sampler.span(traceparent))
+        self._opens.post(opened)  # same tick: it is there before any answer
         self._ctx.trace.record(Point.ARRIVED, self._ctx.name, request_id, at_ns=arrived_ns)
         return live
 
@@ -134,6 +141,14 @@ class Intake:
         """Answer every live request: the pipeline will not."""
         for request in list(self.live.values()):
             request.error(error)
+
+    @staticmethod
+    def _opened(live: LiveRequest, arrived_ns: int, wanted: Wanted, span: RequestSpan | None) -> Open:
+        is_chat = wanted.chat is not None
+        if span is None:
+            return Open(live.request_id, live, arrived_ns, is_chat=is_chat)
+        live.trace_parent = str(span.own)
+        return Open(live.request_id, live, arrived_ns, live.trace_parent, span.parent_span_id, is_chat)
 
     def _check_open(self) -> None:
         if self.is_draining:

@@ -19,6 +19,17 @@ from pipeline.stages.ingress.patience import until_read
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
+TRACEPARENT = "traceparent"
+"""The header of W3C Trace Context."""
+ANSWERED_TRACEPARENT = web.RequestKey("traceparent", str)
+"""Where a door leaves, in aiohttp's request, what the answer's header is to be; empty: it has none."""
+
+
+def traceparent_of(request: web.Request) -> str | None:
+    """What the client sent, unchecked. Two of them are as none: nobody can say which is meant."""
+    values = request.headers.getall(TRACEPARENT, ())
+    return values[0] if len(values) == 1 else None
+
 
 def json_response(value: object, status: int = 200) -> web.Response:
     return json_bytes(msgspec.json.encode(value), status)
@@ -37,6 +48,8 @@ def replies(
     async def reply(request: web.Request, handler: Handler) -> web.StreamResponse:
         transport = request.transport
         response = await _answer(request, handler)
+        if not response.prepared and (traceparent := request.get(ANSWERED_TRACEPARENT)):
+            response.headers[TRACEPARENT] = traceparent
         try:
             async with asyncio.timeout(write_timeout_s):
                 await response.prepare(request)

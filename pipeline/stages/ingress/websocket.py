@@ -12,13 +12,22 @@ from collections.abc import Callable
 from aiohttp import WSCloseCode, WSMessage, WSMsgType, web
 
 from pipeline.core.framing import text_frame
-from pipeline.core.wire import Answered, Frame, Limits, error_frame, parse_frame, wanted_of
+from pipeline.core.wire import (
+    Answered,
+    Frame,
+    Limits,
+    error_frame,
+    parse_frame,
+    take_traceparent,
+    wanted_of,
+)
 from pipeline.core.wire.fields import wrong
 from pipeline.errors import RequestError
 from pipeline.messages import Completion
 from pipeline.stages.ingress.intake import DRAINING, Intake, LiveRequest
 from pipeline.stages.ingress.options import IngressOptions
 from pipeline.stages.ingress.patience import until_read
+from pipeline.stages.ingress.replies import traceparent_of
 
 _MAX_UNREAD_BYTES = 1 << 20
 """Replies that a client lets pile up before its next frame is read; the streamer's own bound is lower."""
@@ -36,7 +45,7 @@ class SocketRequest(LiveRequest):
         self._frames = Answered(client_id, timings=timings)
 
     def accept(self) -> None:
-        self._socket.write(self._frames.accepted())
+        self._socket.write(self._frames.accepted(self.trace_parent))
 
     def write_delta(self, text: str, num_tokens: int) -> None:
         self._socket.write(self._frames.delta(text, num_tokens))
@@ -58,9 +67,13 @@ class SocketRequest(LiveRequest):
 class Socket:
     """One connection: its transport and its live requests by the client's ids."""
 
-    def __init__(self, ws: web.WebSocketResponse, transport: asyncio.Transport) -> None:
+    def __init__(
+        self, ws: web.WebSocketResponse, transport: asyncio.Transport, traceparent: str | None
+    ) -> None:
         self.ws = ws
         self.transport = transport
+        self.traceparent = traceparent
+        """Of the handshake: for requests that bring none of their own."""
         self.live: dict[str, SocketRequest] = {}
 
     def write(self, payload: bytes) -> None:
@@ -99,7 +112,7 @@ class WebsocketDoor:
         transport = request.transport
         if transport is None:
             return ws
-        socket = Socket(ws, transport)
+        socket = Socket(ws, transport, traceparent_of(request))
         self.sockets.add(socket)
         try:
             async for message in ws:
@@ -151,12 +164,13 @@ class WebsocketDoor:
                 status=429,
                 code="too_many_requests",
             )
+        traceparent = take_traceparent(frame) or socket.traceparent
         wanted = wanted_of(frame.fields, self._limits, secrets.randbits(63))
 
         def build(request_id: int) -> SocketRequest:
             return SocketRequest(self._intake, request_id, socket, frame.id, timings=wanted.timings)
 
-        live = self._intake.submit(wanted, arrived_ns, build)
+        live = self._intake.submit(wanted, arrived_ns, build, traceparent)
         socket.live[frame.id] = live
         live.accept()
 
