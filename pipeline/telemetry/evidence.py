@@ -28,6 +28,10 @@ class StageSample(msgspec.Struct, frozen=True, gc=False):
     num_messages: int
     busy_ns: int
     """Wall time inside handle(), all workers together."""
+    num_waited: int = 0
+    """Data messages that were taken from the inbox,"""
+    waited_ns: int = 0
+    """and how long they had waited there, all together."""
 
 
 class Sample(msgspec.Struct, frozen=True, gc=False):
