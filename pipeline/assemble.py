@@ -13,12 +13,14 @@ from pipeline.checkpoint.card import ModelCard
 from pipeline.config import Config, StageConfig, convert_options
 from pipeline.errors import ConfigError
 from pipeline.gpu.options import RunnerOptions
+from pipeline.messages import DeviceReady
 from pipeline.runtime.bridge import RunnerFactory
 from pipeline.runtime.inbox import Inbox
 from pipeline.runtime.stage import Outlet, Stage, StageContext
 from pipeline.runtime.supervisor import AnyStage, Supervisor
 from pipeline.runtime.trace import Trace
-from pipeline.telemetry import Telemetry
+from pipeline.telemetry import Sampler, Settings, Telemetry
+from pipeline.telemetry.vitals import num_cpus
 from pipeline.topology import CREDITS, LINKS, NODES, Link
 
 StageClass = type[Stage[Any, Any]]
@@ -42,6 +44,7 @@ class Pipeline:
     inboxes: Mapping[str, Inbox[Any]]
     trace: Trace
     telemetry: Telemetry
+    sampler: Sampler
 
 
 def check(config: Config) -> Blueprint:
@@ -81,8 +84,32 @@ def build(
         make, options = blueprint.classes[node.name], blueprint.options[node.name]
         stages[node.name] = [make(ctx, options) for _ in range(config.stages[node.name].workers)]
         telemetry.watch_stage(node.name, inboxes[node.name], [s.service for s in stages[node.name]])
-    supervisor = Supervisor(list(stages.values()), config.server.drain_timeout_s, log)
-    return Pipeline(supervisor, stages, inboxes, trace, telemetry)
+    sampler = Sampler(telemetry, lambda device: settings(blueprint, device))
+    supervisor = Supervisor(list(stages.values()), config.server.drain_timeout_s, log, [sampler])
+    return Pipeline(supervisor, stages, inboxes, trace, telemetry, sampler)
+
+
+def settings(blueprint: Blueprint, device: DeviceReady) -> Settings:
+    """What figures of this pipeline, on this device, have to be seen against."""
+    options, stages = blueprint.options, blueprint.config.stages
+    return Settings(
+        device=device.device,
+        num_cpus=num_cpus(),
+        num_blocks=device.num_blocks,
+        block_size=device.block_size,
+        max_num_seqs=device.max_num_seqs,
+        max_num_batched_tokens=device.max_num_batched_tokens,
+        credits=_option(options["schedule"], "credits", CREDITS),
+        tokenize_workers=stages["tokenize"].workers,
+        max_waiting=_option(options["schedule"], "max_waiting", 0),
+        max_live_requests=_option(options["ingress"], "max_live_requests", 0),
+    )
+
+
+def _option(options: msgspec.Struct, name: str, default: int) -> int:
+    """Of a stage that may have been swapped for one without it."""
+    value: int = getattr(options, name, default)
+    return value
 
 
 def device_options(config: Config) -> RunnerOptions:
@@ -148,7 +175,7 @@ def _carried(of: Callable[[Link], bool]) -> set[type]:
 
 def _check_credits(config: Config, schedule: msgspec.Struct) -> None:
     """Every plan that is out must find room on the step cycle, or a step would be lost."""
-    credits = getattr(schedule, "credits", CREDITS)
+    credits = _option(schedule, "credits", CREDITS)
     for name in ("execute", "sample"):
         if config.stages[name].inbox < credits:
             raise ConfigError(

@@ -120,10 +120,12 @@ class Rejected(Message, frozen=True):
     status: int
     param: str | None
     code: str | None
+    retry_after_s: int | None = None
+    """See RequestError."""
 
     @classmethod
     def of(cls, request_id: int, error: RequestError) -> "Rejected":
-        return cls(request_id, error.message, error.status, error.param, error.code)
+        return cls(request_id, error.message, error.status, error.param, error.code, error.retry_after_s)
 
 
 class Cancel(Message, frozen=True):
@@ -154,6 +156,8 @@ class DeviceReady(Message, frozen=True):
     block_size: int
     max_num_seqs: int
     max_num_batched_tokens: int
+    device: str = "fake"
+    """`cpu`, `cuda`, or `fake` for a runner that is neither."""
 
 
 class Timings(Message, frozen=True):

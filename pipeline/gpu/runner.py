@@ -122,7 +122,13 @@ def build_runner(
         new_kv_cache(architecture, ops, num_blocks, options.block_size, dtype, device),
         SlotTable(options.max_num_seqs, max_blocks, options.block_size, device),
         sampling_op(),
-        DeviceReady(num_blocks, options.block_size, options.max_num_seqs, options.max_num_batched_tokens),
+        DeviceReady(
+            num_blocks,
+            options.block_size,
+            options.max_num_seqs,
+            options.max_num_batched_tokens,
+            device.type,
+        ),
         clock,
     )
 

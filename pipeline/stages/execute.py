@@ -32,6 +32,8 @@ class Execute(Stage[StepPlan | DeviceFailed, NoOptions]):
 
     async def start(self) -> None:
         ready = await self._worker.start(self.ctx.resource(RunnerFactory))
+        if isinstance(ready, DeviceReady):
+            self.ctx.resource(Telemetry).device = ready
         self.ctx.outlet(DeviceReady).post(ready)
 
     async def handle(self, batch: Sequence[StepPlan | DeviceFailed]) -> None:

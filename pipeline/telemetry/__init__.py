@@ -3,6 +3,7 @@
 from pipeline.telemetry.evidence import Evidence, Sample, Settings, StageSample
 from pipeline.telemetry.journal import Journal, RequestRecord, StepRecord
 from pipeline.telemetry.metrics import NS, Telemetry
+from pipeline.telemetry.sampler import Sampler
 from pipeline.telemetry.trace_sampler import RequestSpan, TraceSampler
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "RequestRecord",
     "RequestSpan",
     "Sample",
+    "Sampler",
     "Settings",
     "StageSample",
     "StepRecord",

@@ -54,6 +54,8 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
     """Collections since start, and"""
     gc_pause_ns: int
     """the time they stopped everything."""
+    gc_longest_ns: int = 0
+    """The longest of them since the sample before."""
 
 
 class Settings(msgspec.Struct, frozen=True):

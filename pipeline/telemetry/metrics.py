@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from pipeline.messages import SEGMENTS, Completion
+from pipeline.messages import SEGMENTS, Completion, DeviceReady
 from pipeline.runtime.inbox import Inbox, InboxStats
 from pipeline.runtime.stage import Service
 from pipeline.telemetry.journal import Journal
@@ -30,6 +30,11 @@ class Telemetry:
     def __init__(self) -> None:
         self.journal = Journal()
         self.sampler = TraceSampler()
+        self.device: DeviceReady | None = None
+        """What the device holds; None before it is open."""
+        self.num_live = 0
+        """Requests taken in and not yet ended."""
+        self.num_refused = 0
         self._registry = CollectorRegistry()
         self._requests = self._counter("requests", "Requests ended, by how", "finish_reason")
         self._rejected = self._counter("rejected", "Requests answered with an error before a row", "code")
@@ -46,6 +51,7 @@ class Telemetry:
     def finished(self, completion: Completion) -> None:
         """Observe one request that had a terminal row."""
         timings = completion.timings
+        self.num_live -= 1
         self._requests.labels(completion.finish_reason.name.lower()).inc()
         self._tokens.labels("prompt").inc(completion.num_prompt_tokens)
         self._tokens.labels("output").inc(completion.num_output_tokens)
@@ -61,11 +67,22 @@ class Telemetry:
 
     def rejected(self, status: int, code: str) -> None:
         """Count a request that was taken in, then answered with an error and no row."""
+        self.num_live -= 1
         self._rejected.labels(code or str(status)).inc()
+
+    def received(self) -> None:
+        """Count a request that was taken in."""
+        self.num_live += 1
 
     def refused(self, code: str) -> None:
         """Count a request that was not taken in (queue full, draining)."""
+        self.num_refused += 1
         self._refused.labels(code).inc()
+
+    @property
+    def stages(self) -> Mapping[str, tuple[Inbox[object], tuple[Service, ...]]]:
+        """What watch_stage was told, in its order."""
+        return self._state.stages
 
     def watch_stage(self, name: str, inbox: Inbox[object], services: Iterable[Service]) -> None:
         """Show a stage's inbox and service time; `services` has one entry per pool instance."""

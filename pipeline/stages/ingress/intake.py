@@ -107,7 +107,13 @@ class Intake:
         self._check_open()
         live = build(request_id)
         request = GenerateRequest(
-            request_id, wanted.prompt, wanted.chat, wanted.sampling, arrived_ns, self._ctx.clock()
+            request_id,
+            wanted.prompt,
+            wanted.chat,
+            wanted.sampling,
+            arrived_ns,
+            self._ctx.clock(),
+            wanted.terms,
         )
         try:
             if not self._requests.offer(request):
@@ -115,6 +121,7 @@ class Intake:
         except InboxClosed:
             raise self._refused(DRAINING) from None
         self._next_id += 1
+        self._telemetry.received()
         self.live[request_id] = live
         opened = self._opened(live, arrived_ns, wanted, self._telemetry.sampler.span(traceparent))
         self._opens.post(opened)  # same tick: it is there before any answer

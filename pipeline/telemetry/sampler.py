@@ -1,0 +1,152 @@
+"""The sampler: the state of the server once a second, ten minutes back, and the evidence made of it.
+
+`assemble.Pipeline.sampler` is one; it runs with the pipeline (the supervisor starts and stops it), whoever
+serves. For readers on the loop:
+
+    pipeline.sampler.sample()           a Sample of now, at the cost of about 50 us
+    pipeline.sampler.samples()          the ring, oldest first, a second apart
+    pipeline.sampler.evidence(30.0)     Evidence of the last 30 s: settings, samples, requests, steps
+    pipeline.sampler.vitals             loop lag and garbage collection as histograms
+
+Counters in a Sample run since start; two samples give the rates between them (`pipeline.telemetry.evidence`).
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter_ns
+
+from pipeline.messages import DeviceReady
+from pipeline.runtime.inbox import Inbox
+from pipeline.runtime.stage import Service
+from pipeline.telemetry.evidence import Evidence, Sample, Settings, StageSample
+from pipeline.telemetry.metrics import Telemetry
+from pipeline.telemetry.vitals import Vitals
+
+PERIOD_S = 1.0
+NUM_SAMPLES = 600
+
+
+class Sampler:
+    """On the loop. A companion of the supervisor: start() once all stages run, stop() at the end.
+
+    Args:
+        settings: those of the pipeline, given what the device turned out to hold.
+    """
+
+    def __init__(
+        self,
+        telemetry: Telemetry,
+        settings: Callable[[DeviceReady], Settings],
+        clock: Callable[[], int] = perf_counter_ns,
+    ) -> None:
+        self.vitals = Vitals(clock)
+        self._telemetry = telemetry
+        self._settings = settings
+        self._clock = clock
+        self._ring: deque[Sample] = deque(maxlen=NUM_SAMPLES)
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def start(self) -> None:
+        """Take the first sample, and go on."""
+        self.vitals.start()
+        self._tick()
+
+    async def stop(self) -> None:
+        """Idempotent. What was sampled stays."""
+        self.vitals.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def samples(self) -> list[Sample]:
+        """Those of the ring, oldest first."""
+        return list(self._ring)
+
+    def sample(self) -> Sample:
+        """The state now. Its `loop_lag_ns` and `gc_longest_ns` reach back to the latest of the ring."""
+        telemetry, vitals, now_ns = self._telemetry, self.vitals, self._clock()
+        return Sample(
+            at_ns=now_ns,
+            stages=tuple(
+                stage_sample(name, inbox, services, now_ns)
+                for name, (inbox, services) in telemetry.stages.items()
+            ),
+            num_live=telemetry.num_live,
+            num_refused=telemetry.num_refused,
+            thread_cpu_ns=vitals.thread_cpu_ns(),
+            process_cpu_ns=vitals.process_cpu_ns(),
+            rss_bytes=vitals.rss_bytes(),
+            loop_lag_ns=vitals.loop.longest_ns,
+            gc_pauses=vitals.gc.count,
+            gc_pause_ns=vitals.gc.total_ns,
+            gc_longest_ns=vitals.gc.longest_ns,
+        )
+
+    def evidence(self, last_s: float) -> Evidence:
+        """The last `last_s` seconds, and up to one more: the window begins at a sample of the ring, and ends
+        at one of now. It is shorter where the ring does not reach back so far.
+
+        Raises RuntimeError before the pipeline is ready.
+        """
+        device = self._telemetry.device
+        if device is None or not self._ring:
+            raise RuntimeError("there is no evidence before the pipeline is ready")
+        last = self.sample()
+        samples = _window(self._ring, last.at_ns - int(last_s * 1e9))
+        begin_ns = samples[0].at_ns
+        journal = self._telemetry.journal
+        return Evidence(
+            begin_ns=begin_ns,
+            end_ns=last.at_ns,
+            settings=self._settings(device),
+            samples=(*samples, last),
+            requests=tuple(journal.requests(begin_ns)),
+            steps=tuple(journal.steps(begin_ns)),
+        )
+
+    def _tick(self) -> None:
+        self._ring.append(self.sample())
+        self.vitals.loop.longest_ns = self.vitals.gc.longest_ns = 0
+        self._timer = asyncio.get_running_loop().call_later(PERIOD_S, self._tick)
+
+
+def stage_sample(name: str, inbox: Inbox[object], services: Sequence[Service], now_ns: int) -> StageSample:
+    stats = inbox.stats()
+    return StageSample(
+        name=name,
+        workers=len(services),
+        depth=stats.depth,
+        bound=stats.bound,
+        peak_depth=stats.peak_depth,
+        sent=stats.sent,
+        posted=stats.posted,
+        refused=stats.refused,
+        blocked=stats.blocked,
+        blocked_ns=stats.blocked_ns,
+        num_batches=sum(each.num_batches for each in services),
+        num_messages=sum(each.num_messages for each in services),
+        busy_ns=sum(each.busy_until(now_ns) for each in services),
+        num_waited=inbox.data_waits.count,
+        waited_ns=inbox.data_waits.total,
+    )
+
+
+def busy_shares(before: Sample, after: Sample) -> Mapping[str, float]:
+    """By stage, the share of the time between two samples that its workers spent in handle(): 0 to 1."""
+    elapsed_ns = after.at_ns - before.at_ns
+    return {
+        new.name: (new.busy_ns - old.busy_ns) / (elapsed_ns * new.workers) if elapsed_ns else 0.0
+        for old, new in zip(before.stages, after.stages, strict=True)
+    }
+
+
+def _window(ring: Sequence[Sample], since_ns: int) -> list[Sample]:
+    """Those at or after `since_ns`, and the one before."""
+    kept: list[Sample] = []
+    for sample in reversed(ring):
+        kept.append(sample)
+        if sample.at_ns <= since_ns:
+            break
+    kept.reverse()
+    return kept
