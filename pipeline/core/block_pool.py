@@ -17,6 +17,10 @@ class BlockPool:
     def num_owned(self) -> int:
         return self.num_blocks - len(self._free)
 
+    def states(self) -> bytes:
+        """One byte a block, in the order of their ids: 0 free, 1 owned."""
+        return bytes(self._is_owned)
+
     def take(self, count: int) -> list[int] | None:
         """`count` blocks, or None if there are not so many; the most recently freed come first."""
         if count > len(self._free):

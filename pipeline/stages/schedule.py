@@ -27,7 +27,7 @@ from pipeline.messages import (
 )
 from pipeline.runtime.stage import Stage, StageContext
 from pipeline.runtime.trace import Point
-from pipeline.telemetry import StepRecord, Telemetry
+from pipeline.telemetry import Occupancy, StepRecord, Telemetry
 from pipeline.topology import CREDITS
 
 
@@ -88,6 +88,7 @@ class Schedule(Stage[Any, ScheduleOptions]):
         self._scheduler = Scheduler(ready, self.ctx.resource(ModelCard).eos_ids)
         self._is_open = True
         self.ctx.resource(Telemetry).watch(self._gauges)
+        self.ctx.resource(Telemetry).occupancy = self._occupancy
 
     def _add(self, request: TokenizedRequest) -> None:
         rejected = self._scheduler.add(request)
@@ -177,6 +178,10 @@ class Schedule(Stage[Any, ScheduleOptions]):
                 num_preempted=len(flight.preempted_ids),
             )
         )
+
+    def _occupancy(self) -> Occupancy:
+        scheduler = self._scheduler
+        return Occupancy(len(scheduler.running), len(scheduler.waiting), scheduler.pool.states())
 
     def _gauges(self) -> dict[str, float]:
         scheduler = self._scheduler

@@ -3,6 +3,7 @@
 from pipeline.telemetry.evidence import Evidence, Sample, Settings, StageSample
 from pipeline.telemetry.journal import Journal, RequestRecord, StepRecord
 from pipeline.telemetry.metrics import NS, Telemetry
+from pipeline.telemetry.occupancy import Occupancy
 from pipeline.telemetry.sampler import Sampler
 from pipeline.telemetry.trace_sampler import RequestSpan, TraceSampler
 
@@ -10,6 +11,7 @@ __all__ = [
     "NS",
     "Evidence",
     "Journal",
+    "Occupancy",
     "RequestRecord",
     "RequestSpan",
     "Sample",

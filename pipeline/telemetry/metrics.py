@@ -14,6 +14,7 @@ from pipeline.messages import SEGMENTS, Completion, DeviceReady
 from pipeline.runtime.inbox import Inbox, InboxStats
 from pipeline.runtime.stage import Service
 from pipeline.telemetry.journal import Journal
+from pipeline.telemetry.occupancy import Occupancy
 from pipeline.telemetry.trace_sampler import TraceSampler
 
 NS = 1e-9
@@ -35,6 +36,8 @@ class Telemetry:
         self.num_live = 0
         """Requests taken in and not yet ended."""
         self.num_refused = 0
+        self.occupancy: Callable[[], Occupancy] | None = None
+        """What the scheduler holds now; None before the device is open, and where a stage in its place has none."""
         self._registry = CollectorRegistry()
         self._requests = self._counter("requests", "Requests ended, by how", "finish_reason")
         self._rejected = self._counter("rejected", "Requests answered with an error before a row", "code")
