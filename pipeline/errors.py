@@ -29,16 +29,24 @@ class RequestError(StagelineError):
         status: the HTTP status this error answers with (RFC 9110).
         param: the request field at fault, if one is.
         code: a stable word that programs can test.
+        retry_after_s: when it is worth trying again, for a server that has too much to do (RFC 9110).
     """
 
     def __init__(
-        self, message: str, *, status: int = 400, param: str | None = None, code: str | None = None
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: int | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
         self.status = status
         self.param = param
         self.code = code
+        self.retry_after_s = retry_after_s
 
 
 class InboxClosed(StagelineError):

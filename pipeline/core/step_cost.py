@@ -103,7 +103,7 @@ class StepCost:
         return max(predicted_ns, step_ns / (1.0 + limit))
 
     def _add(self, features: tuple[float, ...], unit_ns: float, target: float) -> None:
-        """Features and target in units of about the step's own time: relative errors are what is minimised."""
+        """Features and target in units of about the step's own time: so relative errors count."""
         row = [x / unit_ns for x in features]
         keep = self._keep
         for i, x in enumerate(row):

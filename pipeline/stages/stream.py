@@ -156,7 +156,13 @@ class Stream(Stage[TextBatch | Open | Rejected, StreamOptions]):
         self._telemetry.rejected(rejected.status, rejected.code or "")
         self._record_rejected(answer, rejected)
         answer.sink.error(
-            RequestError(rejected.message, status=rejected.status, param=rejected.param, code=rejected.code)
+            RequestError(
+                rejected.message,
+                status=rejected.status,
+                param=rejected.param,
+                code=rejected.code,
+                retry_after_s=rejected.retry_after_s,
+            )
         )
 
     def _finish(self, answer: Answer, ending: Ending, now_ns: int) -> None:

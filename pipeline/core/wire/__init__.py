@@ -12,6 +12,7 @@ from pipeline.core.wire.faults import (
 )
 from pipeline.core.wire.frames import Answered, Frame, error_frame, parse_frame, take_traceparent
 from pipeline.core.wire.requests import Limits, Wanted, parse_chat, parse_completion, wanted_of
+from pipeline.core.wire.terms import tenant_of_key
 
 __all__ = [
     "SERVER_ERROR",
@@ -30,5 +31,6 @@ __all__ = [
     "parse_completion",
     "parse_frame",
     "take_traceparent",
+    "tenant_of_key",
     "wanted_of",
 ]

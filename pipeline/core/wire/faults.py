@@ -12,10 +12,19 @@ SERVER_ERROR = RequestError(
 _TYPES = {429: "overloaded_error", 503: "service_unavailable_error"}
 
 
-def error_object(error: RequestError) -> dict[str, str | None]:
-    """{"message", "type", "param", "code"}; the type follows from the status."""
+def error_object(error: RequestError) -> dict[str, str | int | None]:
+    """{"message", "type", "param", "code"}; the type follows from the status.
+
+    And `retry_after_s` where there is one, since a frame has no header that could say it.
+    """
     kind = _TYPES.get(error.status) or ("server_error" if error.status >= 500 else "invalid_request_error")
-    return {"message": error.message, "type": kind, "param": error.param, "code": error.code}
+    body: dict[str, str | int | None] = {
+        "message": error.message,
+        "type": kind,
+        "param": error.param,
+        "code": error.code,
+    }
+    return body if error.retry_after_s is None else body | {"retry_after_s": error.retry_after_s}
 
 
 def error_body(error: RequestError) -> bytes:

@@ -78,9 +78,14 @@ class Fields:
         self, field: str, default: float, low: float, high: float, *, above_low: bool = False
     ) -> float:
         """A finite number in [low, high], or in (low, high] if `above_low`."""
+        value = self.maybe_number(field, low, high, above_low=above_low)
+        return default if value is None else value
+
+    def maybe_number(self, field: str, low: float, high: float, *, above_low: bool = False) -> float | None:
+        """The same, None if absent."""
         value = self.take(field)
         if value is None:
-            return default
+            return None
         expected = (
             f"a number {'above' if above_low else 'from'} {low:g} {'and up ' if above_low else ''}to {high:g}"
         )

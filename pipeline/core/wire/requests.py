@@ -1,11 +1,13 @@
 """Request bodies: what a client may ask, checked here and trusted from here on."""
 
 import msgspec
+from msgspec.structs import replace
 
 from pipeline.core.wire.chat import parse_messages
 from pipeline.core.wire.fields import INT64_MAX, INT64_MIN, Fields, decode_object, wrong
+from pipeline.core.wire.terms import parse_terms
 from pipeline.errors import RequestError
-from pipeline.messages import ChatMessage, SamplingParams
+from pipeline.messages import ChatMessage, SamplingParams, Terms
 
 MAX_STOPS = 4
 MAX_STOP_CHARS = 64
@@ -53,6 +55,11 @@ class Wanted(msgspec.Struct, frozen=True):
     stream: bool = False
     include_usage: bool = False
     timings: bool = False
+    terms: Terms = Terms()
+
+    def under(self, tenant: str) -> "Wanted":
+        """The same request as that of `tenant`; an empty one leaves it to whom its `user` field says."""
+        return replace(self, terms=replace(self.terms, tenant=tenant)) if tenant else self
 
 
 def parse_completion(body: bytes, limits: Limits, fresh_seed: int) -> Wanted:
@@ -103,9 +110,9 @@ def _wanted(
     stream = fields.flag("stream")
     include_usage = _include_usage(fields.take("stream_options"), stream=stream)
     timings = fields.flag("timings")
-    fields.text("user")  # OpenAI: an id of the client's end user, without effect on the answer
+    terms = parse_terms(fields)
     fields.finish(NEUTRAL)
-    return Wanted(prompt, chat, sampling, stream, include_usage, timings)
+    return Wanted(prompt, chat, sampling, stream, include_usage, timings, terms)
 
 
 def _or(value: int | None, default: int) -> int:

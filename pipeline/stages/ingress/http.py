@@ -18,6 +18,7 @@ from pipeline.core.wire import (
     error_event,
     parse_chat,
     parse_completion,
+    tenant_of_key,
 )
 from pipeline.core.wire.answers import PING
 from pipeline.errors import RequestError
@@ -167,7 +168,8 @@ class HttpDoor:
     async def _generate(self, request: web.Request, parse: Parse, shape: type[Answer]) -> web.StreamResponse:
         arrived_ns = self._clock()
         body = await self._body(request)
-        wanted = parse(body, self._limits, secrets.randbits(63))
+        tenant = tenant_of_key(request.headers.get("Authorization"))
+        wanted = parse(body, self._limits, secrets.randbits(63)).under(tenant)
         if wanted.stream:
             return await self._stream(request, wanted, shape, arrived_ns)
         return await self._whole(request, wanted, shape, arrived_ns)

@@ -84,7 +84,7 @@ def replies(
     def _error(error: RequestError) -> web.Response:
         response = json_bytes(error_body(error), error.status)
         if error.status in (429, 503):
-            response.headers["Retry-After"] = str(retry_after_s)
+            response.headers["Retry-After"] = str(max(retry_after_s, error.retry_after_s or 0))
         return response
 
     def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:

@@ -19,6 +19,7 @@ from pipeline.core.wire import (
     error_frame,
     parse_frame,
     take_traceparent,
+    tenant_of_key,
     wanted_of,
 )
 from pipeline.core.wire.fields import wrong
@@ -68,12 +69,14 @@ class Socket:
     """One connection: its transport and its live requests by the client's ids."""
 
     def __init__(
-        self, ws: web.WebSocketResponse, transport: asyncio.Transport, traceparent: str | None
+        self, ws: web.WebSocketResponse, transport: asyncio.Transport, handshake: web.Request
     ) -> None:
         self.ws = ws
         self.transport = transport
-        self.traceparent = traceparent
-        """Of the handshake: for requests that bring none of their own."""
+        self.traceparent = traceparent_of(handshake)
+        """For requests that bring none of their own."""
+        self.tenant = tenant_of_key(handshake.headers.get("Authorization"))
+        """Whose key opened it; empty: each request's `user` field says."""
         self.live: dict[str, SocketRequest] = {}
 
     def write(self, payload: bytes) -> None:
@@ -112,7 +115,7 @@ class WebsocketDoor:
         transport = request.transport
         if transport is None:
             return ws
-        socket = Socket(ws, transport, traceparent_of(request))
+        socket = Socket(ws, transport, request)
         self.sockets.add(socket)
         try:
             async for message in ws:
@@ -165,7 +168,7 @@ class WebsocketDoor:
                 code="too_many_requests",
             )
         traceparent = take_traceparent(frame) or socket.traceparent
-        wanted = wanted_of(frame.fields, self._limits, secrets.randbits(63))
+        wanted = wanted_of(frame.fields, self._limits, secrets.randbits(63)).under(socket.tenant)
 
         def build(request_id: int) -> SocketRequest:
             return SocketRequest(self._intake, request_id, socket, frame.id, timings=wanted.timings)

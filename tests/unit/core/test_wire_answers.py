@@ -157,6 +157,11 @@ def test_frames() -> None:
     check_timings(msgspec.json.decode(Answered("a", timings=True).done(ended()))["timings"])
 
 
+def test_an_error_that_passes_says_when() -> None:
+    error = RequestError("later", status=429, code="wait", retry_after_s=3)
+    assert error_object(error)["retry_after_s"] == 3
+
+
 def test_error_frames() -> None:
     error = RequestError("no", code="c")
     assert msgspec.json.decode(error_frame(None, error)) == {

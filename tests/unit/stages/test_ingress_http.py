@@ -271,3 +271,28 @@ async def test_any_content_type_will_do() -> None:
             w.url("/v1/completions"), data=b'{"prompt":"a"}', headers=headers
         ) as response:
             assert response.status == 200
+
+
+@on_both_loops
+async def test_terms_and_tenant_reach_the_pipeline() -> None:
+    async with world() as w:
+        for headers in ({"Authorization": "Bearer s3cret"}, {}):
+            asked = {"prompt": "x", "priority": 3, "patience_ms": 500, "user": "ann"}
+            response = asyncio.create_task(w.post("/v1/completions", asked, headers=headers).__aenter__())
+            terms = (await w.engine.answer()).terms
+            (await response).release()
+            assert (terms.priority, terms.patience_ms) == (3, 500.0)
+            assert terms.tenant.startswith("key-" if headers else "user-")
+            assert "s3cret" not in terms.tenant
+
+
+@on_both_loops
+async def test_a_refusal_says_when_to_come_back() -> None:
+    async with world(retry_after_s=2) as w:
+        for said, expected in ((None, "2"), (1, "2"), (7, "7")):
+            error = RequestError("later", status=429, code="wait", retry_after_s=said)
+            response = asyncio.create_task(w.post("/v1/completions", {"prompt": "x"}).__aenter__())
+            _, sink = await w.engine.next()
+            sink.error(error)
+            async with await response as answer:
+                assert (answer.status, answer.headers["Retry-After"]) == (429, expected)

@@ -232,3 +232,16 @@ async def test_a_client_that_floods_and_does_not_read_is_cut_off() -> None:
                         await p.socket.send_str(noise)
                     await asyncio.sleep(0.01)
         await until(lambda: not w.stage._websocket.sockets)
+
+
+@on_both_loops
+async def test_a_socket_opened_with_a_key_is_of_its_tenant() -> None:
+    async with world() as w:
+        headers = {"Authorization": "Bearer s3cret"}
+        async with w.client.ws_connect(w.url("/v1/stream"), headers=headers) as socket:
+            await socket.send_json({"type": "generate", "id": "a", "prompt": "x", "user": "ann"})
+            request, sink = await w.engine.next()
+            assert request.terms.tenant.startswith("key-")
+            sink.error(RequestError("later", status=503, code="wait", retry_after_s=3))
+            assert (await socket.receive_json())["type"] == "accepted"
+            assert (await socket.receive_json())["error"]["retry_after_s"] == 3

@@ -236,9 +236,9 @@ def test_a_failed_request_ends_with_an_error() -> None:  # trap 62
 
 def test_a_rejection_is_the_answer() -> None:
     async def body(world: StreamWorld) -> None:
-        await world.stage.handle([Rejected(1, "too long", 400, "prompt", "context_length_exceeded")])
+        await world.stage.handle([Rejected(1, "too long", 400, "prompt", "context_length_exceeded", 7)])
         error = world.sink.ending
-        assert isinstance(error, RequestError)
+        assert isinstance(error, RequestError) and error.retry_after_s == 7
         assert (error.message, error.status, error.param) == ("too long", 400, "prompt")
         assert world.metric('stageline_rejected_total{code="context_length_exceeded"} 1.0')
         await world.stage.handle([Rejected(1, "again", 400, None, None)])

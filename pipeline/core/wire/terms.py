@@ -1,0 +1,56 @@
+"""Terms: what a request asks of the scheduler beside its tokens, and whose request it is."""
+
+from hashlib import sha256
+
+from pipeline.core.wire.fields import Fields
+from pipeline.errors import RequestError
+from pipeline.messages import Terms
+
+MAX_PRIORITY = 1000
+"""And -MAX_PRIORITY the least."""
+MAX_WAIT_MS = 600_000
+MAX_USER_CHARS = 512
+_TENANT_CHARS = 16
+
+
+def parse_terms(fields: Fields) -> Terms:
+    """The fields `priority`, `ttft_target_ms`, `tpot_target_ms`, `patience_ms` and `user`."""
+    return Terms(
+        tenant=_tenant("user", _user(fields)),
+        priority=fields.integer("priority", -MAX_PRIORITY, MAX_PRIORITY) or 0,
+        ttft_target_ms=_milliseconds(fields, "ttft_target_ms"),
+        tpot_target_ms=_milliseconds(fields, "tpot_target_ms"),
+        patience_ms=_milliseconds(fields, "patience_ms"),
+    )
+
+
+def tenant_of_key(authorization: str | None) -> str:
+    """The tenant that an `Authorization: Bearer` header (RFC 6750) stands for; empty without one.
+
+    A digest: the key itself is kept nowhere.
+    """
+    scheme, _, key = (authorization or "").partition(" ")
+    return _tenant("key", key.strip()) if scheme.lower() == "bearer" else ""
+
+
+def _tenant(kind: str, name: str) -> str:
+    """A name that says nothing of who it is; of a key and a user that read the same, two."""
+    if not name:
+        return ""
+    digest = sha256(f"{kind}:{name}".encode("utf-8", "surrogatepass"))
+    return f"{kind}-{digest.hexdigest()[:_TENANT_CHARS]}"
+
+
+def _user(fields: Fields) -> str:
+    user = fields.text("user") or ""
+    if len(user) > MAX_USER_CHARS:
+        raise RequestError(
+            f"'user' must be at most {MAX_USER_CHARS} characters, but has {len(user)}.",
+            param="user",
+            code="invalid_value",
+        )
+    return user
+
+
+def _milliseconds(fields: Fields, name: str) -> float | None:
+    return fields.maybe_number(name, 0, MAX_WAIT_MS, above_low=True)
