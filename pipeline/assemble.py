@@ -19,7 +19,9 @@ from pipeline.runtime.inbox import Inbox
 from pipeline.runtime.stage import Outlet, Stage, StageContext
 from pipeline.runtime.supervisor import AnyStage, Supervisor
 from pipeline.runtime.trace import Trace
-from pipeline.telemetry import Sampler, Settings, Telemetry
+from pipeline.telemetry import Sampler, Settings, Telemetry, TraceSampler
+from pipeline.telemetry.slow_log import SlowLog
+from pipeline.telemetry.span_export import Sender, SpanExport
 from pipeline.telemetry.vitals import num_cpus
 from pipeline.topology import CREDITS, LINKS, NODES, Link
 
@@ -53,6 +55,8 @@ def check(config: Config) -> Blueprint:
     options = {name: _options(config, name, stage_class) for name, stage_class in classes.items()}
     device_options(config)
     _check_credits(config, options["schedule"])
+    if config.trace.otlp_endpoint is not None:
+        _otlp_sender(config, config.trace.otlp_endpoint)
     return Blueprint(config, classes, options)
 
 
@@ -84,8 +88,9 @@ def build(
         make, options = blueprint.classes[node.name], blueprint.options[node.name]
         stages[node.name] = [make(ctx, options) for _ in range(config.stages[node.name].workers)]
         telemetry.watch_stage(node.name, inboxes[node.name], [s.service for s in stages[node.name]])
+    exports = _listeners(config, telemetry, card.name, log)
     sampler = Sampler(telemetry, lambda device: settings(blueprint, device))
-    supervisor = Supervisor(list(stages.values()), config.server.drain_timeout_s, log, [sampler])
+    supervisor = Supervisor(list(stages.values()), config.server.drain_timeout_s, log, [*exports, sampler])
     return Pipeline(supervisor, stages, inboxes, trace, telemetry, sampler)
 
 
@@ -104,6 +109,34 @@ def settings(blueprint: Blueprint, device: DeviceReady) -> Settings:
         max_waiting=_option(options["schedule"], "max_waiting", 0),
         max_live_requests=_option(options["ingress"], "max_live_requests", 0),
     )
+
+
+def _listeners(
+    config: Config, telemetry: Telemetry, model: str, log: structlog.typing.FilteringBoundLogger
+) -> list[SpanExport]:
+    """Who hears of every ended request: the slow log, and the span export (returned) where there is one."""
+    slow = SlowLog(config.server.slow_request_ms, config.server.slow_ttft_ms, log)
+    telemetry.journal.listen(slow.ended)
+    telemetry.watch(slow.counts)
+    if config.trace.otlp_endpoint is None:
+        return []
+    export = SpanExport(_otlp_sender(config, config.trace.otlp_endpoint), model, log)
+    telemetry.sampler = TraceSampler(config.trace.otlp_sample_ratio)
+    telemetry.journal.listen(export.ended)
+    telemetry.watch(export.counts)
+    return [export]
+
+
+def _otlp_sender(config: Config, endpoint: str) -> Sender:
+    """Raises ConfigError if the extra is not installed. Opens no connection."""
+    try:
+        from pipeline.telemetry.otlp import OtlpSender
+    except ImportError as error:
+        raise ConfigError(
+            f"{config.origin}: trace.otlp_endpoint = {endpoint!r}: needs OpenTelemetry ({error}); "
+            "install it with: pip install 'stageline[otlp]'"
+        ) from error
+    return OtlpSender(endpoint)
 
 
 def _option(options: msgspec.Struct, name: str, default: int) -> int:

@@ -41,6 +41,10 @@ class ServerConfig(Section, frozen=True):
     """How long live requests may go on after the first SIGTERM or Ctrl-C."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
+    slow_request_ms: Annotated[float, msgspec.Meta(ge=0)] = 10_000.0
+    """A request that took so long is logged with all its segments,"""
+    slow_ttft_ms: Annotated[float, msgspec.Meta(ge=0)] = 2000.0
+    """and one that waited so long for its first token. 0: every request."""
 
 
 class ModelConfig(Section, frozen=True):
@@ -55,6 +59,10 @@ class TraceConfig(Section, frozen=True):
     enabled: bool = True
     capacity: Count = 65_536
     """In points; the oldest are dropped."""
+    otlp_endpoint: Annotated[str, msgspec.Meta(pattern=r"^https?://[^/]")] | None = None
+    """An OpenTelemetry collector (OTLP over HTTP) that gets the spans; None: there is none."""
+    otlp_sample_ratio: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
+    """Of the requests without a traceparent; for the others their caller decides."""
 
 
 class AdminConfig(Section, frozen=True):
@@ -229,6 +237,8 @@ def _allowed(message: str, kind: Any) -> str:
     choices = _choices(kind)
     if message.startswith("Invalid enum value") or (choices and get_origin(kind) is Literal):
         return f"must be one of {', '.join(choices)}"
+    if "regex" in message and "https?" in message:
+        return "must be a URL that begins with http:// or https://"
     if kind is ImportPath and "regex" in message:
         return 'must be an import path like "package.module:Class"'
     for pattern, words in _WORDS:
