@@ -13,6 +13,8 @@ from aiohttp.typedefs import Handler, Middleware
 
 from pipeline.errors import RequestError
 
+WILDCARDS = ("", "0.0.0.0", "::")
+"""What a server listens on to be reached by every address of its machine."""
 _POLICY = (
     "default-src 'self'; connect-src 'self' {door}; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

@@ -17,7 +17,9 @@ class PageFiles:
 
     def __init__(self) -> None:
         folder = files("pipeline.admin") / "page"
-        self._files = {file.name: file.read_bytes() for file in folder.iterdir() if _suffix(file.name) in _TYPES}
+        self._files = {
+            file.name: file.read_bytes() for file in folder.iterdir() if _suffix(file.name) in _TYPES
+        }
 
     def answer(self, name: str) -> web.Response:
         """Raises RequestError 404."""

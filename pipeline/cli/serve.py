@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 import uvloop
 
-from pipeline import assemble, checkpoint, logs
+from pipeline import admin, assemble, checkpoint, logs
 from pipeline import config as configuration
 from pipeline.errors import StageCrashed
 
@@ -46,13 +46,29 @@ def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     )
     parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
     parser.add_argument("--port", type=int, help="port to listen on; 0 picks a free one (default 8000)")
+    parser.add_argument(
+        "--admin-port",
+        type=_admin_port,
+        metavar="PORT|off",
+        help="port of the live page; 0 picks a free one (default: the one after --port)",
+    )
     parser.set_defaults(run=run)
+
+
+def _admin_port(text: str) -> int | str:
+    if text == "off":
+        return text
+    if text.isascii() and text.isdigit() and int(text) <= 65_535:
+        return int(text)
+    raise argparse.ArgumentTypeError("must be a port number or off")
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal; 0 after a drain, 1 if a second signal or a crash cut it short."""
     config = configuration.load(args.config)
-    config = configuration.override(config, model=args.model, host=args.host, port=args.port)
+    config = configuration.override(
+        config, model=args.model, host=args.host, port=args.port, admin_port=args.admin_port
+    )
     logs.configure(config.server.log_level, config.server.log_format)
     blueprint = assemble.check(config)
     started = time.monotonic()
@@ -69,12 +85,19 @@ async def _serve(blueprint: assemble.Blueprint, card: checkpoint.ModelCard, star
     until = asyncio.Event()
     is_ready = False
 
-    def on_ready() -> None:
-        nonlocal is_ready
-        is_ready = True
-        _announce(pipeline, card, time.monotonic() - started)
+    async def serve_watched() -> None:
+        async with admin.beside(pipeline, blueprint.config, card) as beside:
 
-    serving = asyncio.ensure_future(pipeline.supervisor.run(until, on_ready))
+            def on_ready() -> None:
+                nonlocal is_ready
+                is_ready = True
+                if beside is not None:
+                    beside.door_is_open()
+                _announce(pipeline, card, beside, time.monotonic() - started)
+
+            await pipeline.supervisor.run(until, on_ready)
+
+    serving = asyncio.ensure_future(serve_watched())
     _on_signals(until, serving, lambda: is_ready)
     try:
         await serving
@@ -105,26 +128,25 @@ def _on_signals(until: asyncio.Event, serving: "asyncio.Future[None]", is_ready:
         asyncio.get_running_loop().add_signal_handler(number, stop)
 
 
-def _announce(pipeline: assemble.Pipeline, card: checkpoint.ModelCard, took_s: float) -> None:
+def _announce(
+    pipeline: assemble.Pipeline,
+    card: checkpoint.ModelCard,
+    beside: admin.AdminServer | None,
+    took_s: float,
+) -> None:
     ingress: Any = pipeline.stages["ingress"][0]
     print(
         READY.format(
             model=card.name,
-            host=_host(ingress.options.host),
+            host=admin.in_url(ingress.options.host),
             port=ingress.port,
+            live_page=LIVE_PAGE.format(url=beside.url) if beside is not None else "",
             took_s=took_s,
             python=_shown(sys.executable),
             stageline=_shown(sys.argv[0]),
         )
     )
     sys.stdout.flush()
-
-
-def _host(host: str) -> str:
-    """An address that a client on this machine can use."""
-    if host in ("", "0.0.0.0", "::"):
-        return "127.0.0.1"
-    return f"[{host}]" if ":" in host else host
 
 
 def _shown(program: str) -> str:
@@ -150,6 +172,11 @@ if m.json()["type"] in ("done", "error"): break\\nasyncio.run(main())'
 
   Chat in the terminal:
     {stageline} chat --url http://{host}:{port}
-
+{live_page}
 Ctrl-C drains and stops.
+"""
+
+LIVE_PAGE = """
+  See where the time goes, in a browser:
+    {url}
 """

@@ -1,0 +1,132 @@
+"""What the admin port answers."""
+
+import asyncio
+from time import perf_counter_ns
+
+import msgspec
+from aiohttp import web
+
+from pipeline.admin.feed import Feed
+from pipeline.admin.guard import WILDCARDS, headers, host_of
+from pipeline.admin.live import TICK_S, About, Live
+from pipeline.admin.page_files import INDEX, PageFiles
+from pipeline.assemble import Pipeline
+from pipeline.checkpoint.card import ModelCard
+from pipeline.errors import RequestError
+from pipeline.stages.ingress.replies import json_bytes
+from pipeline.telemetry.perfetto import Recorded, chrome_trace
+
+MAX_PAGES = 32
+"""That are open at the same time."""
+_MAX_WINDOW_S = 600.0
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Api:
+    """Handlers. All of them only read."""
+
+    def __init__(self, pipeline: Pipeline, card: ModelCard) -> None:
+        self._pipeline = pipeline
+        self._card = card
+        self._page = PageFiles()
+        self._live = Live(pipeline)
+        self._feed = Feed(self._reading, TICK_S)
+        self._num_pages = 0
+        self._door: tuple[str, int] | None = None
+
+    def open_door(self, host: str, port: int) -> None:
+        """Where the page's playground finds the websocket."""
+        self._door = (host, port)
+        self._live.is_ready = True
+
+    def close(self) -> None:
+        self._feed.close()
+
+    async def protect(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Put the headers of guard on every answer."""
+        response.headers.update(headers(self._door_url(request)))
+
+    async def index(self, request: web.Request) -> web.Response:
+        return self._page.answer(INDEX)
+
+    async def static(self, request: web.Request) -> web.Response:
+        return self._page.answer(request.match_info["name"])
+
+    async def live(self, request: web.Request) -> web.StreamResponse:
+        """Server-sent events: `about` and `backlog` once, then a `snapshot` every TICK_S."""
+        if self._num_pages >= MAX_PAGES:
+            raise RequestError(f"{MAX_PAGES} pages are open: close one.", status=503, code="too_many_pages")
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        self._num_pages += 1
+        try:
+            await response.prepare(request)
+            await response.write(_event(b"about", _encode(self._about(request))))
+            await response.write(_event(b"backlog", _encode(self._live.backlog())))
+            while True:
+                await response.write(await self._feed.next())
+        finally:
+            self._num_pages -= 1
+
+    async def evidence(self, request: web.Request) -> web.Response:
+        """Evidence of the last `last_s` seconds, for `stageline doctor`."""
+        last_s = _window_s(request)
+        try:
+            evidence = self._pipeline.sampler.evidence(last_s)
+        except RuntimeError as error:
+            raise RequestError("The pipeline is not ready yet.", status=503, code="not_ready") from error
+        return json_bytes(await asyncio.to_thread(_encode, evidence))
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        """As the door's."""
+        body = self._pipeline.telemetry.render()
+        return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+
+    async def trace(self, request: web.Request) -> web.Response:
+        """As the door's: the trace of the last `last_s` seconds, for ui.perfetto.dev."""
+        since_ns = perf_counter_ns() - int(_window_s(request) * 1e9)
+        journal = self._pipeline.telemetry.journal
+        recorded = Recorded(
+            since_ns, self._pipeline.trace.points(), journal.requests(since_ns), journal.steps(since_ns)
+        )
+        return json_bytes(await asyncio.to_thread(chrome_trace, recorded))
+
+    def _reading(self) -> bytes:
+        return _event(b"snapshot", _encode(self._live.tick()))
+
+    def _about(self, request: web.Request) -> About:
+        return About(
+            model=self._card.name,
+            door=self._door_url(request),
+            has_chat=self._card.chat_template is not None,
+        )
+
+    def _door_url(self, request: web.Request) -> str:
+        """The door as the page's browser reaches it: by the name it has used for us, where the door listens on
+        every address. Empty before it is open."""
+        if self._door is None:
+            return ""
+        host, port = self._door
+        if host in WILDCARDS:
+            host = host_of(request.headers.get("Host", ""))
+        return f"ws://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _window_s(request: web.Request) -> float:
+    text = request.query.get("last_s", "60")
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= _MAX_WINDOW_S:
+        raise RequestError(
+            f"'last_s' must be a number above 0 and up to {_MAX_WINDOW_S:g}.",
+            param="last_s",
+            code="invalid_value",
+        )
+    return value
+
+
+def _event(name: bytes, data: bytes) -> bytes:
+    """WHATWG HTML 9.2; JSON has no line breaks of its own."""
+    return b"event: %b\ndata: %b\n\n" % (name, data)

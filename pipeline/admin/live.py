@@ -1,0 +1,123 @@
+"""Live: reads the running pipeline for the page, and remembers what the page has been told."""
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable
+from time import perf_counter_ns
+
+import msgspec
+
+from pipeline import __version__
+from pipeline.admin import snapshot
+from pipeline.admin.blocks import BlockMap, block_map
+from pipeline.admin.snapshot import Moment, RequestView, Snapshot, Steps, end_of
+from pipeline.assemble import Pipeline
+from pipeline.messages import SEGMENTS
+from pipeline.telemetry import Occupancy, Sample
+from pipeline.topology import LINKS, NODES, Lane
+
+TICK_S = 0.5
+WINDOW_TICKS = 4
+"""Rates are over so many ticks: one alone jumps too much to be read."""
+HISTORY_S = 120
+_GONE_NS = int(3e9)
+"""A sample older than this is of an earlier visit."""
+
+
+class LinkView(msgspec.Struct, frozen=True):
+    source: str
+    target: str
+    carries: str
+    is_control: bool
+
+
+class About(msgspec.Struct, frozen=True):
+    """What does not change while the server runs."""
+
+    model: str
+    door: str
+    """The websocket to generate on; empty until it is open."""
+    has_chat: bool
+    """The model has a chat template."""
+    version: str = __version__
+    segments: tuple[str, ...] = SEGMENTS
+    stages: tuple[str, ...] = tuple(node.name for node in NODES)
+    links: tuple[LinkView, ...] = tuple(
+        LinkView(link.source, link.target, link.carries.__name__, link.lane is Lane.CONTROL) for link in LINKS
+    )
+    tick_s: float = TICK_S
+
+
+class Backlog(msgspec.Struct, frozen=True):
+    """What a page that has just opened has missed."""
+
+    moments: list[Moment]
+    steps: Steps
+    requests: list[RequestView]
+
+
+class Live:
+    """Single loop. One reading of it is told to all pages, so the stretch between two is the same for all."""
+
+    def __init__(self, pipeline: Pipeline, clock: Callable[[], int] = perf_counter_ns) -> None:
+        self._pipeline = pipeline
+        self._telemetry = pipeline.telemetry
+        self._journal = pipeline.telemetry.journal
+        self._clock = clock
+        self._samples: deque[Sample] = deque(maxlen=WINDOW_TICKS)
+        self._blocks: bytes | None = None
+        self.is_ready = False
+        """The door is open."""
+
+    @property
+    def state(self) -> str:
+        if self._pipeline.inboxes[NODES[0].name].is_closed:
+            return "draining"
+        return "ready" if self.is_ready else "starting"
+
+    def backlog(self) -> Backlog:
+        """For a page that has just opened; begins a stretch of readings if nobody has looked of late."""
+        now_ns = self._clock()
+        self._begin(now_ns)
+        since_ns = now_ns - HISTORY_S * 1_000_000_000
+        requests, steps = self._journal.requests(since_ns), self._journal.steps(since_ns)
+        self._blocks = None
+        return Backlog(
+            snapshot.history(now_ns, int(TICK_S * 1e9), requests, steps),
+            snapshot.step_columns(steps),
+            snapshot.request_views(requests),
+        )
+
+    def tick(self) -> Snapshot:
+        """What has changed since the tick before; rates are over the last WINDOW_TICKS."""
+        sample = self._pipeline.sampler.sample()
+        self._begin(sample.at_ns)
+        before, last_ns = self._samples[0], self._samples[-1].at_ns
+        self._samples.append(sample)
+        steps = self._journal.steps(before.at_ns)
+        requests = self._journal.requests(before.at_ns)
+        first = bisect_left(steps, last_ns, key=lambda step: step.applied_ns)
+        ended = requests[bisect_left(requests, last_ns, key=end_of) :]
+        occupancy = self._telemetry.occupancy() if self._telemetry.occupancy else None
+        return Snapshot(
+            state=self.state,
+            totals=snapshot.totals(before, sample, requests, steps, occupancy),
+            stages=snapshot.stage_views(before, sample, steps),
+            moment=snapshot.moment(sample.at_ns, ended, steps[max(0, first - 1) :]),
+            steps=snapshot.step_columns(steps[first:]),
+            requests=snapshot.request_views(ended),
+            blocks=self._changed_blocks(occupancy),
+        )
+
+    def _begin(self, now_ns: int) -> None:
+        if self._samples and now_ns - self._samples[-1].at_ns > _GONE_NS:
+            self._samples.clear()
+        if not self._samples:
+            self._samples.append(self._pipeline.sampler.sample())
+
+    def _changed_blocks(self, occupancy: Occupancy | None) -> BlockMap | None:
+        """The map, unless all pages have it."""
+        if occupancy is None or occupancy.blocks == self._blocks:
+            return None
+        self._blocks = occupancy.blocks
+        return block_map(occupancy.blocks)

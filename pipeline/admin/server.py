@@ -1,0 +1,121 @@
+"""The admin server: an HTTP port of its own, beside the pipeline and open before and after it."""
+
+import errno
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import structlog
+from aiohttp import web
+
+from pipeline.admin.api import Api
+from pipeline.admin.guard import WILDCARDS, guard
+from pipeline.assemble import Pipeline
+from pipeline.checkpoint.card import ModelCard
+from pipeline.config import AdminConfig, Config
+from pipeline.errors import ConfigError
+from pipeline.stages.ingress.replies import quiet_logger, replies
+
+_WRITE_TIMEOUT_S = 5.0
+_GOODBYE_S = 0.5
+
+
+class AdminServer:
+    """start() opens the port; stop() closes it and every connection."""
+
+    def __init__(self, pipeline: Pipeline, config: AdminConfig, card: ModelCard) -> None:
+        self.api = Api(pipeline, card)
+        self._ingress: Any = pipeline.stages["ingress"][0]
+        self._config = config
+        self._log = structlog.get_logger()
+        self._runner: web.AppRunner | None = None
+        self.port = 0
+        """The port that is open, once started."""
+
+    @property
+    def url(self) -> str:
+        """As a browser on this machine can use it."""
+        return f"http://{in_url(self._config.host)}:{self.port}"
+
+    async def start(self) -> None:
+        """Raises ConfigError if the port cannot be opened."""
+        runner = web.AppRunner(
+            self._application(),
+            handler_cancellation=True,  # a page that is closed ends its feed at once
+            access_log=None,
+            logger=quiet_logger(self._log),
+            shutdown_timeout=_GOODBYE_S,
+        )
+        await runner.setup()
+        port = self._wanted_port()
+        site = web.TCPSite(runner, self._config.host, port, reuse_address=True)
+        try:
+            await site.start()
+        except OSError as error:
+            await runner.cleanup()
+            raise _cannot_listen(self._config.host, port, error) from error
+        self._runner, self.port = runner, site.port
+
+    def door_is_open(self) -> None:
+        """The pipeline is ready: the page may say so, and use the door."""
+        self.api.open_door(self._ingress.options.host, self._ingress.port)
+
+    async def stop(self) -> None:
+        """Idempotent."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            self.api.close()
+            await runner.cleanup()
+
+    def _wanted_port(self) -> int:
+        if self._config.port is not None:
+            return self._config.port
+        door_port: int = self._ingress.options.port
+        return door_port + 1 if 0 < door_port < 65_535 else 0
+
+    def _application(self) -> web.Application:
+        api = self.api
+        app = web.Application(
+            middlewares=[replies(self._log, _WRITE_TIMEOUT_S, 1), guard(self._config.host)],
+        )
+        app.router.add_get("/", api.index)
+        app.router.add_get("/static/{name}", api.static)
+        app.router.add_get("/api/live", api.live, allow_head=False)
+        app.router.add_get("/api/evidence", api.evidence)
+        app.router.add_get("/metrics", api.metrics)
+        app.router.add_get("/debug/trace", api.trace)
+        app.on_response_prepare.append(api.protect)
+        return app
+
+
+@asynccontextmanager
+async def beside(pipeline: Pipeline, config: Config, card: ModelCard) -> AsyncIterator[AdminServer | None]:
+    """The admin server while the pipeline runs; None where config says so. Raises ConfigError."""
+    if not config.admin.enabled:
+        yield None
+        return
+    admin = AdminServer(pipeline, config.admin, card)
+    await admin.start()
+    try:
+        yield admin
+    finally:
+        await admin.stop()
+
+
+def in_url(host: str) -> str:
+    """How a client on this machine names, in a URL, a server that listens on `host`."""
+    if host in WILDCARDS:
+        return "127.0.0.1"
+    return f"[{host}]" if ":" in host else host
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> ConfigError:
+    hint = ""
+    if error.errno == errno.EADDRINUSE:
+        hint = (
+            " Is another Stageline running? Choose another admin.port (0: any free one) or --admin-port,"
+            " or do without it: --admin-port off."
+        )
+    return ConfigError(
+        f"admin: cannot listen on admin.host = {host!r}, admin.port = {port}: {error.strerror}.{hint}"
+    )

@@ -1,0 +1,262 @@
+"""Snapshots: what the live page is told, twice a second. Pure: from two samples and what ended between them.
+
+Counters become rates, times are whole microseconds, records become columns; nothing is walked twice.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from pipeline.admin.blocks import BlockMap
+from pipeline.telemetry import Occupancy, RequestRecord, Sample, StageSample, StepRecord
+
+MAX_STEPS = 96
+"""The page draws no more; of a faster device it sees the latest."""
+MAX_REQUESTS = 16
+_US = 1000
+
+
+class StageView(msgspec.Struct, frozen=True, gc=False):
+    """One stage between two samples."""
+
+    name: str
+    workers: int
+    depth: int
+    bound: int
+    peak: int
+    per_s: float
+    """Messages handled."""
+    posted_per_s: float
+    """Of those that came, how many by the control lane."""
+    busy: float
+    """Share of the time inside handle(), of one worker; of execute, that its device computed."""
+    service_us: int | None
+    """Of one handle(), on average; None where there was none."""
+    wait_us: int | None
+    """Of one data message in the inbox, on average."""
+    batch: float | None
+    """Messages that one handle() took, on average."""
+    refused_per_s: float
+    blocked: float
+    """Senders that waited for room, on average."""
+
+
+class Steps(msgspec.Struct, frozen=True, gc=False):
+    """The latest steps, one column a value, oldest first."""
+
+    id: list[int]
+    prefill: list[int]
+    decode: list[int]
+    rows: list[int]
+    device_us: list[int]
+    gap_us: list[int]
+    preempted: list[int]
+
+
+class RequestView(msgspec.Struct, frozen=True, gc=False):
+    id: int
+    finish: str
+    code: str
+    prompt: int
+    output: int
+    preemptions: int
+    e2e_us: int
+    ttft_us: int | None
+    segments_us: list[int]
+    """messages.SEGMENTS; empty for a rejected one."""
+    first_us: list[int]
+    """Their part before the first token."""
+
+
+class Spread(msgspec.Struct, frozen=True, gc=False):
+    """Of the values of a moment; `worst` is the highest."""
+
+    count: int
+    p50_us: int
+    worst_us: int
+
+
+class Moment(msgspec.Struct, frozen=True, gc=False):
+    """A point of the charts over time."""
+
+    at_us: int
+    ttft: Spread | None
+    """Of requests that ended since the moment before."""
+    itl: Spread | None
+    """Between the results of two steps in a row, where the second has decode rows: what a client that reads
+    a stream sees."""
+
+
+class Totals(msgspec.Struct, frozen=True, gc=False):
+    """The whole server between two samples."""
+
+    live: int
+    running: int
+    waiting: int
+    refused_per_s: float
+    requests_per_s: float
+    prefill_per_s: float
+    decode_per_s: float
+    steps_per_s: float
+    step_us: int | None
+    """Device time of one step, on average."""
+    gap_us: int | None
+    cpu: float
+    """Cores that the process used."""
+    loop_cpu: float
+    rss_bytes: int
+    loop_lag_us: int
+
+
+class Snapshot(msgspec.Struct, frozen=True, gc=False):
+    state: str
+    """starting, ready or draining."""
+    totals: Totals
+    stages: list[StageView]
+    moment: Moment
+    steps: Steps
+    requests: list[RequestView]
+    blocks: BlockMap | None
+    """None where nothing has changed since the snapshot before, or the device is not ready."""
+
+
+def totals(
+    before: Sample,
+    now: Sample,
+    requests: Sequence[RequestRecord],
+    steps: Sequence[StepRecord],
+    occupancy: Occupancy | None,
+) -> Totals:
+    """Of the records that ended between the samples."""
+    elapsed_ns = max(1, now.at_ns - before.at_ns)
+    per_s = 1e9 / elapsed_ns
+    return Totals(
+        live=now.num_live,
+        running=occupancy.num_running if occupancy else 0,
+        waiting=occupancy.num_waiting if occupancy else 0,
+        refused_per_s=round((now.num_refused - before.num_refused) * per_s, 2),
+        requests_per_s=round(len(requests) * per_s, 2),
+        prefill_per_s=round(sum(step.num_prefill_tokens for step in steps) * per_s, 1),
+        decode_per_s=round(sum(step.num_decode_tokens for step in steps) * per_s, 1),
+        steps_per_s=round(len(steps) * per_s, 1),
+        step_us=_mean_us(sum(step.end_ns - step.begin_ns for step in steps), len(steps)),
+        gap_us=_mean_us(sum(step.host_gap_ns for step in steps), len(steps)),
+        cpu=round((now.process_cpu_ns - before.process_cpu_ns) / elapsed_ns, 3),
+        loop_cpu=round((_loop_ns(now) - _loop_ns(before)) / elapsed_ns, 3),
+        rss_bytes=now.rss_bytes,
+        loop_lag_us=now.loop_lag_ns // _US,
+    )
+
+
+def stage_views(before: Sample, now: Sample, steps: Sequence[StepRecord]) -> list[StageView]:
+    """One a stage, in data order. `steps` are those applied between the samples."""
+    elapsed_ns = max(1, now.at_ns - before.at_ns)
+    views = [_stage(a, b, elapsed_ns) for a, b in zip(before.stages, now.stages, strict=True)]
+    device_busy = min(1.0, sum(step.end_ns - step.begin_ns for step in steps) / elapsed_ns)
+    return [_with_device(view, device_busy) if view.name == "execute" else view for view in views]
+
+
+def _stage(before: StageSample, now: StageSample, elapsed_ns: int) -> StageView:
+    per_s = 1e9 / elapsed_ns
+    batches = now.num_batches - before.num_batches
+    messages = now.num_messages - before.num_messages
+    busy_ns = now.busy_ns - before.busy_ns
+    return StageView(
+        name=now.name,
+        workers=now.workers,
+        depth=now.depth,
+        bound=now.bound,
+        peak=now.peak_depth,
+        per_s=round(messages * per_s, 2),
+        posted_per_s=round((now.posted - before.posted) * per_s, 2),
+        busy=round(min(1.0, busy_ns / elapsed_ns / now.workers), 4),
+        service_us=busy_ns // batches // _US if batches else None,
+        wait_us=_mean_us(now.waited_ns - before.waited_ns, now.num_waited - before.num_waited),
+        batch=round(messages / batches, 1) if batches else None,
+        refused_per_s=round((now.refused - before.refused) * per_s, 2),
+        blocked=round((now.blocked_ns - before.blocked_ns) / elapsed_ns, 3),
+    )
+
+
+def _with_device(view: StageView, device_busy: float) -> StageView:
+    return msgspec.structs.replace(view, busy=round(max(view.busy, device_busy), 4))
+
+
+def step_columns(steps: Sequence[StepRecord]) -> Steps:
+    """The latest MAX_STEPS of them."""
+    steps = steps[-MAX_STEPS:]
+    return Steps(
+        id=[step.step_id for step in steps],
+        prefill=[step.num_prefill_tokens for step in steps],
+        decode=[step.num_decode_tokens for step in steps],
+        rows=[step.num_rows for step in steps],
+        device_us=[(step.end_ns - step.begin_ns) // _US for step in steps],
+        gap_us=[step.host_gap_ns // _US for step in steps],
+        preempted=[step.num_preempted for step in steps],
+    )
+
+
+def request_views(requests: Sequence[RequestRecord]) -> list[RequestView]:
+    """The latest MAX_REQUESTS of them, oldest first."""
+    return [
+        RequestView(
+            id=request.request_id,
+            finish=request.finish,
+            code=request.code,
+            prompt=request.num_prompt_tokens,
+            output=request.num_output_tokens,
+            preemptions=request.num_preemptions,
+            e2e_us=request.e2e_ns // _US,
+            ttft_us=None if request.ttft_ns is None else request.ttft_ns // _US,
+            segments_us=[value_ns // _US for value_ns in request.segments_ns],
+            first_us=[value_ns // _US for value_ns in request.ttft_segments_ns],
+        )
+        for request in requests[-MAX_REQUESTS:]
+    ]
+
+
+def moment(at_ns: int, requests: Sequence[RequestRecord], steps: Sequence[StepRecord]) -> Moment:
+    """`steps` begins with the last one of the moment before, so that no interval is lost."""
+    ttfts_ns = [request.ttft_ns for request in requests if request.ttft_ns is not None]
+    gaps_ns = [
+        b.applied_ns - a.applied_ns for a, b in zip(steps, steps[1:], strict=False) if b.num_decode_tokens
+    ]
+    return Moment(at_ns // _US, _spread(ttfts_ns), _spread(gaps_ns))
+
+
+def history(
+    until_ns: int, tick_ns: int, requests: Sequence[RequestRecord], steps: Sequence[StepRecord]
+) -> list[Moment]:
+    """The moments before now that had anything in them, oldest first; for a page that has just opened."""
+    by_tick: dict[int, tuple[list[RequestRecord], list[StepRecord]]] = {}
+    for request in requests:
+        tick = (until_ns - end_of(request)) // tick_ns
+        by_tick.setdefault(tick, ([], []))[0].append(request)
+    last: StepRecord | None = None
+    for step in steps:
+        kept = by_tick.setdefault((until_ns - step.applied_ns) // tick_ns, ([], []))[1]
+        if not kept and last is not None:
+            kept.append(last)
+        kept.append(step)
+        last = step
+    return [moment(until_ns - tick * tick_ns, *by_tick[tick]) for tick in sorted(by_tick, reverse=True)]
+
+
+def end_of(request: RequestRecord) -> int:
+    """When it ended, ns."""
+    return request.arrived_ns + request.e2e_ns
+
+
+def _loop_ns(sample: Sample) -> int:
+    return sample.thread_cpu_ns.get("loop", 0)
+
+
+def _mean_us(total_ns: int, count: int) -> int | None:
+    return total_ns // count // _US if count else None
+
+
+def _spread(values: list[int]) -> Spread | None:
+    if not values:
+        return None
+    values.sort()
+    return Spread(len(values), values[(len(values) - 1) // 2] // _US, values[-1] // _US)
