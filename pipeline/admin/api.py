@@ -102,8 +102,10 @@ class Api:
         )
 
     def _door_url(self, request: web.Request) -> str:
-        """The door as the page's browser reaches it: by the name it has used for us, where the door listens on
-        every address. Empty before it is open."""
+        """The door as the page's browser reaches it; empty before it is open.
+
+        Where the door listens on every address that is the name which the browser has used for us.
+        """
         if self._door is None:
             return ""
         host, port = self._door

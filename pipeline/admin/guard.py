@@ -1,9 +1,8 @@
 """Guard: who may ask the admin port, and what a browser may do with its answers.
 
-There is no password, so two things hold the door: the loopback address by default, and the Host header. A page
-of another site can make a browser send requests here by giving its own name our address (DNS rebinding); such
-a request names that site in Host, so a name that is not ours is refused. A literal address needs no name
-server and cannot be rebound.
+There is no password, so two things hold the door: the loopback address by default, and the Host header. A
+page of another site can make a browser send requests here by giving its own name our address (DNS rebinding);
+such a request has that site's name in Host, and is refused. A literal address cannot be rebound.
 """
 
 from ipaddress import ip_address

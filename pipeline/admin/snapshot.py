@@ -4,6 +4,7 @@ Counters become rates, times are whole microseconds, records become columns; not
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import msgspec
 
@@ -218,9 +219,7 @@ def request_views(requests: Sequence[RequestRecord]) -> list[RequestView]:
 def moment(at_ns: int, requests: Sequence[RequestRecord], steps: Sequence[StepRecord]) -> Moment:
     """`steps` begins with the last one of the moment before, so that no interval is lost."""
     ttfts_ns = [request.ttft_ns for request in requests if request.ttft_ns is not None]
-    gaps_ns = [
-        b.applied_ns - a.applied_ns for a, b in zip(steps, steps[1:], strict=False) if b.num_decode_tokens
-    ]
+    gaps_ns = [b.applied_ns - a.applied_ns for a, b in pairwise(steps) if b.num_decode_tokens]
     return Moment(at_ns // _US, _spread(ttfts_ns), _spread(gaps_ns))
 
 
