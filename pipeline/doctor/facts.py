@@ -1,0 +1,101 @@
+"""Facts: what the rules read, derived from the Evidence once."""
+
+from collections.abc import Sequence
+from functools import cached_property
+
+from pipeline.doctor import steps as step_facts
+from pipeline.doctor.diagnosis import Attribution, StageState
+from pipeline.doctor.stages import of, stage_states
+from pipeline.doctor.step_fit import StepFit, fit
+from pipeline.doctor.steps import Held
+from pipeline.doctor.tails import around, attribution
+from pipeline.telemetry import Evidence, RequestRecord, Sample
+
+NO_ATTRIBUTION = Attribution(99, 0, 0.0, 0.0, {}, 0.0, {}, {})
+
+
+class Facts:
+    """Needs two samples some time apart."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self.evidence = evidence
+        self.settings = evidence.settings
+        self.samples = evidence.samples
+        self.steps = evidence.steps
+        self.span_ns = self.samples[-1].at_ns - self.samples[0].at_ns
+        self.span_s = self.span_ns / 1e9
+        self.finished = [r for r in evidence.requests if r.segments_ns]
+
+    @cached_property
+    def attributions(self) -> tuple[Attribution, ...]:
+        found = (attribution(self.finished, percent) for percent in (50, 99))
+        return tuple(each for each in found if each is not None)
+
+    @property
+    def p50(self) -> Attribution:
+        return self.attributions[0] if self.attributions else NO_ATTRIBUTION
+
+    @property
+    def p99(self) -> Attribution:
+        return self.attributions[-1] if self.attributions else NO_ATTRIBUTION
+
+    @cached_property
+    def slowest(self) -> Sequence[RequestRecord]:
+        """The requests around p99 of E2E."""
+        return around(self.finished, 99)
+
+    @cached_property
+    def stages(self) -> tuple[StageState, ...]:
+        return stage_states(self.samples, self.finished)
+
+    def stage(self, name: str) -> StageState:
+        return next(stage for stage in self.stages if stage.name == name)
+
+    @cached_property
+    def step_fit(self) -> StepFit | None:
+        return fit(self.steps)
+
+    @cached_property
+    def held(self) -> dict[Held, float]:
+        """Why sequences waited for a place in a step, as shares of the time in which some did."""
+        return step_facts.held_shares(self.steps, self.settings)
+
+    @cached_property
+    def device_busy(self) -> float:
+        """Share of the time at work, idle time left out."""
+        return step_facts.busy_share(self.steps)
+
+    @cached_property
+    def step_ns(self) -> float:
+        """A typical step (p50)."""
+        return step_facts.quantile([s.end_ns - s.begin_ns for s in self.steps], 0.5)
+
+    @cached_property
+    def queue_ns(self) -> float:
+        """Wait for a place in a step, in the TTFT of p99: beyond the steps under way when it came."""
+        steps_ns = step_facts.quantile([s.end_ns - s.begin_ns for s in self.steps], 0.95)
+        natural_ns = self.settings.credits * steps_ns
+        return max(0.0, self.p99.ttft_segments_ns.get("schedule.wait", 0.0) - natural_ns)
+
+    @cached_property
+    def num_offered(self) -> int:
+        """Requests that came to the door, refused ones included."""
+        return self.num_taken + self.num_refused
+
+    @cached_property
+    def num_taken(self) -> int:
+        return of(self.samples[-1], "tokenize").sent - of(self.samples[0], "tokenize").sent
+
+    @cached_property
+    def num_refused(self) -> int:
+        return self.samples[-1].num_refused - self.samples[0].num_refused
+
+    def blocked_share(self, name: str, senders: int = 1) -> float:
+        """Share of the window in which each of `senders` waited for room in this stage's inbox."""
+        first, last = of(self.samples[0], name), of(self.samples[-1], name)
+        return (last.blocked_ns - first.blocked_ns) / (self.span_ns * senders)
+
+    @property
+    def later(self) -> Sequence[Sample]:
+        """All but the first: values that are "since the sample before" belong to the window only there."""
+        return self.samples[1:]

@@ -1,0 +1,186 @@
+"""The step cycle: the device's own speed, what it waits for, and the sampler."""
+
+from pipeline.doctor.blame import Blame, found, noticeable, segments
+from pipeline.doctor.diagnosis import Advice, Constraint, Finding
+from pipeline.doctor.facts import Facts
+from pipeline.doctor.rules.queue import MAX_MARGINAL, queue_blame
+from pipeline.doctor.steps import Held, quantile
+
+SATURATED = 0.85
+"""Of the time at work. A device that is busy is no fault: only with requests that wait, or steps stretched by
+others, is it a finding."""
+STRETCHED = 3.0
+"""A step that takes this many times what it would for one sequence alone."""
+GAP_CYCLE = 0.25
+"""A quarter of the cycle lost to the host: a third more tokens/s are to be had."""
+CLIP = 4.0
+"""Gaps count up to so many typical ones: rare long ones are stalls, which are the event loop's finding."""
+
+
+def device_compute(facts: Facts) -> Finding | None:
+    """The device computes all the time, mostly what grows with the tokens, and sequences wait or share it."""
+    fit = facts.step_fit
+    if fit is None or fit.compute_share < max(fit.kv_share, MAX_MARGINAL):
+        return None
+    share = noticeable(facts, _saturation(facts, fit.compute_share))
+    if share is None:
+        return None
+    per_s = 1e9 / fit.prefill_ns if fit.prefill_ns else 0.0
+    return found(
+        Constraint.DEVICE_COMPUTE,
+        "The device computes as fast as it can",
+        share,
+        f"busy {facts.device_busy:.0%} of the time at work; {fit.prefill_share:.0%} of that is prefill "
+        f"({per_s:,.0f} tokens/s at most), {fit.row_share:.0%} decode rows, {fit.base_share:.0%} the same "
+        f"for every step; {_queue_words(facts)}.",
+        (
+            Advice("servers", f"{_servers(facts):.1f} times as many, or a device that is faster by as much"),
+            Advice(
+                "stages.schedule.options.max_waiting",
+                f"from {facts.settings.max_waiting} to {_fewer(facts)}, "
+                "to refuse early what would wait too long",
+            ),
+        ),
+        "more servers cost money, fewer waiting requests are refused ones.",
+    )
+
+
+def device_bandwidth(facts: Facts) -> Finding | None:
+    """The device is busy with reading the KV cache: steps grow with the tokens held, not those computed."""
+    fit = facts.step_fit
+    if fit is None or fit.kv_share < max(fit.compute_share, MAX_MARGINAL):
+        return None
+    share = noticeable(facts, _saturation(facts, fit.kv_share))
+    if share is None:
+        return None
+    held = quantile([s.num_kv_tokens for s in facts.steps], 0.5)
+    rows = quantile([s.num_rows for s in facts.steps], 0.5)
+    target = max(1, int(rows / 2))
+    return found(
+        Constraint.DEVICE_BANDWIDTH,
+        "The device spends its time reading the KV cache",
+        share,
+        f"busy {facts.device_busy:.0%} of the time at work; {fit.kv_share:.0%} of that grows with the tokens "
+        f"held (typically {held:,.0f} in {rows:.0f} rows, {fit.kv_ns * held / 1e6:.1f} of "
+        f"{facts.step_ns / 1e6:.1f} ms a step); {_queue_words(facts)}.",
+        (
+            Advice(
+                "device.max_num_seqs", f"from {facts.settings.max_num_seqs} to {target}, which halves ITL"
+            ),
+            Advice("model.max_model_len", "lower, where such long contexts are not needed"),
+        ),
+        "fewer rows a step: others wait longer for their first token, and throughput falls a little.",
+    )
+
+
+def _saturation(facts: Facts, share: float) -> Blame:
+    """Queueing that the device's work explains, and the stretch of steps by others; none if it had rest."""
+    if facts.device_busy < SATURATED:
+        return Blame()
+    queue = queue_blame(facts, Held.BUDGET)
+    if facts.step_fit is not None and facts.step_fit.knows_rows:
+        queue += queue_blame(facts, Held.SLOTS)
+    if facts.step_ns > STRETCHED * _alone_ns(facts):
+        decode_ns = facts.p99.decode_segments_ns.get("execute.service", 0.0)
+        queue += Blame(0.0, share * decode_ns)
+    return queue
+
+
+def _alone_ns(facts: Facts) -> float:
+    """A step of one decode row with its own share of the KV, by the fit."""
+    fit = facts.step_fit
+    if fit is None:
+        return facts.step_ns
+    held = quantile([s.num_kv_tokens / max(1, s.num_running) for s in facts.steps], 0.5)
+    return fit.base_ns + fit.row_ns + fit.kv_ns * held
+
+
+def _queue_words(facts: Facts) -> str:
+    waiting = quantile([s.num_waiting for s in facts.steps], 0.95)
+    return f"{waiting:.0f} sequences waited (p95)" if waiting else "nobody waited, all shared it"
+
+
+def _servers(facts: Facts) -> float:
+    """What came against what was finished, at least the 1.2 that takes a saturated device to 85 %."""
+    live = facts.samples[-1].num_live - facts.samples[0].num_live
+    ended = max(1, facts.num_taken - live)
+    return max(1.2, (facts.num_offered / ended) / SATURATED)
+
+
+def _fewer(facts: Facts) -> int:
+    """What the device finishes in one second of waiting."""
+    return max(1, round(len(facts.finished) / facts.span_s))
+
+
+def host_gap(facts: Facts) -> Finding | None:
+    """Between steps the device waits for the host, steadily, and nobody downstream holds the steps back."""
+    gaps = [s.host_gap_ns for s in facts.steps]
+    typical_ns = quantile(gaps, 0.5)
+    lost_ns = sum(min(gap, CLIP * typical_ns) for gap in gaps)
+    busy_ns = sum(s.end_ns - s.begin_ns for s in facts.steps)
+    lost = lost_ns / max(1.0, lost_ns + busy_ns)
+    stages = [facts.stage(name) for name in ("schedule", "execute", "sample", "stream")]
+    worst = max(stages, key=lambda stage: stage.utilisation)
+    cycle = segments(facts.p99, "schedule.wait", "schedule.service", "execute.wait", "execute.service")
+    share = noticeable(facts, Blame(0.0, lost * cycle.e2e_ns))
+    if share is None or lost < GAP_CYCLE or is_text_bound(facts) or is_sampler_bound(facts):
+        return None
+    credits = facts.settings.credits
+    advice = (
+        Advice("stages.schedule.options.credits", f"from {credits} to 2")
+        if credits < 2
+        else Advice(f"stages.{worst.name}.use", f"profile this stage: stageline bench {worst.name}")
+    )
+    return found(
+        Constraint.HOST_GAP,
+        "The device waits for the host between steps",
+        share,
+        f"typically {typical_ns / 1e6:.1f} ms after each step of {facts.step_ns / 1e6:.1f} ms: {lost:.0%} of "
+        f"the cycle. Busiest on the loop: {worst.name}, {worst.utilisation:.0%} of the time, "
+        f"{worst.service_ms:.1f} ms a call.",
+        (advice, Advice("device.max_num_seqs", "higher, where sequences wait: more rows share one gap")),
+        "with more steps in flight a cancel takes effect later; with more rows each step takes longer.",
+    )
+
+
+SAMPLER_SHARE = 0.3
+"""Of the cycle: above it, the device waits for its own tokens."""
+TEXT_BUSY = 0.5
+"""Of the one event loop: text work that takes half of it leaves too little for all else."""
+
+
+def is_sampler_bound(facts: Facts) -> bool:
+    """The host half of sampling takes a large part of each cycle, also of the ordinary requests'."""
+    tail = facts.p50
+    cycle = segments(tail, "execute.service", "sample.service", "schedule.wait", "schedule.service")
+    return segments(tail, "sample.service").e2e_ns > SAMPLER_SHARE * max(1.0, cycle.e2e_ns)
+
+
+def is_text_bound(facts: Facts) -> bool:
+    """Detokenize itself takes the loop's time (what it waits for stream is not counted)."""
+    return facts.stage("detokenize").peak_utilisation - facts.blocked_share("stream") > TEXT_BUSY
+
+
+def sampler(facts: Facts) -> Finding | None:
+    """Steps are done, and their tokens are long in coming off the device."""
+    share = noticeable(facts, segments(facts.p99, "sample.wait", "sample.service"))
+    if share is None or not is_sampler_bound(facts):
+        return None
+    late_ns = quantile([s.sampled_ns - s.end_ns for s in facts.steps], 0.5)
+    return found(
+        Constraint.SAMPLER,
+        "The sampler is slower than the device",
+        share,
+        f"after a step of {facts.step_ns / 1e6:.1f} ms its tokens take {late_ns / 1e6:.1f} ms (p50) to reach "
+        f"the scheduler; the next step but {facts.settings.credits} cannot begin before.",
+        (
+            Advice("stages.sample.use", "the built-in one, or profile yours: stageline bench sample"),
+            Advice(
+                "stages.schedule.options.credits",
+                f"from {facts.settings.credits} to "
+                f"{facts.settings.credits + 1}, which hides a sampler as slow as the device",
+            ),
+        ),
+        "with more steps in flight a cancel takes effect later, and up to that many tokens more are computed "
+        "for nothing at a stop.",
+    )

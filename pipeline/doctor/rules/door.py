@@ -1,0 +1,76 @@
+"""Before the scheduler: the admission limit, and the tokenizer."""
+
+from math import ceil
+
+from pipeline.doctor.blame import NOTICEABLE_SHARE, Share, found, noticeable, segments
+from pipeline.doctor.diagnosis import Advice, Constraint, Finding
+from pipeline.doctor.facts import Facts
+
+MIN_REFUSED = 0.01
+"""Of the requests offered: 1 in 100 refused is what a p99 client feels."""
+BUSY_WORKERS = 0.5
+"""Of the workers' time in the busiest stretch: above it a random arrival waits at least as long as it is
+served, in a queue of one worker (M/M/1: wait / service = u / (1 - u))."""
+TARGET_BUSY = 0.6
+"""What the workers are sized for: at 0.6 the mean wait of M/M/1 is 1.5 services."""
+
+
+def admission(facts: Facts) -> Finding | None:
+    """Requests were turned away at the door."""
+    offered, refused = facts.num_offered, facts.num_refused
+    if not refused or refused < MIN_REFUSED * offered:
+        return None
+    settings = facts.settings
+    live = max(sample.num_live for sample in facts.samples)
+    busy = facts.device_busy
+    is_saturated = facts.queue_ns > NOTICEABLE_SHARE * facts.p99.ttft_ns
+    reason = (
+        "the device queue is long too, so a higher limit would only make them wait: see the other findings"
+        if is_saturated
+        else f"while those taken in hardly waited (device busy {busy:.0%} of the time at work)"
+    )
+    factor = min(4.0, offered / max(1, offered - refused))
+    return found(
+        Constraint.ADMISSION,
+        "The door refuses requests",
+        Share(refused / offered, 0.0, "requests offered"),
+        f"{refused} of {offered} requests were refused ({refused / offered:.0%}), with at most {live} live; "
+        f"{reason}.",
+        (
+            _raise("stages.ingress.options.max_live_requests", settings.max_live_requests, factor),
+            _raise("stages.schedule.options.max_waiting", settings.max_waiting, factor),
+            _raise("stages.tokenize.inbox", facts.stage("tokenize").bound, factor),
+        ),
+        "those taken in wait longer for their first token, and hold more memory; else spread the burst, or "
+        "add servers.",
+    )
+
+
+def _raise(setting: str, value: int, factor: float) -> Advice:
+    return Advice(setting, f"from {value} to {ceil(value * factor)}")
+
+
+def tokenizer(facts: Facts) -> Finding | None:
+    """Workers busy with encoding (not with waiting for the scheduler), and requests waiting for them."""
+    stage = facts.stage("tokenize")
+    blocked = facts.blocked_share("schedule", stage.workers)
+    busy = max(0.0, stage.peak_utilisation - blocked)
+    share = noticeable(facts, segments(facts.p99, "tokenize.wait", "tokenize.service"))
+    if share is None or busy < BUSY_WORKERS:
+        return None
+    workers = max(stage.workers + 1, ceil(stage.workers * busy / TARGET_BUSY))
+    ttft = facts.p99.ttft_segments_ns
+    return found(
+        Constraint.TOKENIZER,
+        "The tokenizer is too slow for the prompts that come",
+        share,
+        f"{stage.workers} workers are busy {busy:.0%} of the time; a call takes {stage.service_ms:.1f} ms, "
+        f"and p99 requests wait {ttft['tokenize.wait'] / 1e6:,.0f} ms for one and are encoded in "
+        f"{ttft['tokenize.service'] / 1e6:,.0f} ms.",
+        (
+            Advice("stages.tokenize.workers", f"from {stage.workers} to {workers}"),
+            Advice("prompt", "send token ids instead of text, where the client can"),
+        ),
+        f"each worker is a thread: beyond the machine's cores ({facts.settings.num_cpus}) they take time "
+        "from the event loop.",
+    )

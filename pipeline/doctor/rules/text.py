@@ -1,0 +1,66 @@
+"""After the scheduler: the detokenizer, and clients that do not read."""
+
+from statistics import fmean
+
+from pipeline.doctor.blame import Blame, found, noticeable, segments
+from pipeline.doctor.diagnosis import Advice, Constraint, Finding
+from pipeline.doctor.facts import Facts
+from pipeline.doctor.rules.device import is_text_bound
+
+BYTES_PER_TOKEN = 8
+"""Of a frame with its share of JSON around the text; what one token costs a client's buffer."""
+
+
+def detokenizer(facts: Facts) -> Finding | None:
+    """Detokenize takes the loop, so its inbox fills and no step is planned: the waits are upstream."""
+    if not is_text_bound(facts):
+        return None
+    names = [name for name in facts.p99.segments_ns if name.endswith(".wait") and name != "tokenize.wait"]
+    share = noticeable(facts, segments(facts.p99, "detokenize.service", *names))
+    if share is None:
+        return None
+    stage, own = facts.stage("detokenize"), segments(facts.p99, "detokenize.wait", "detokenize.service")
+    return found(
+        Constraint.DETOKENIZER,
+        "The detokenizer holds the steps back",
+        share,
+        f"detokenize takes {stage.utilisation:.0%} of the event loop, {stage.service_ms:.1f} ms a call; up "
+        f"to {stage.peak_depth} of {stage.bound} steps wait for it ({own.e2e_ns / 1e6:,.0f} ms of p99 E2E), "
+        "and with its inbox full no step is planned.",
+        (
+            Advice("stages.detokenize.use", "the built-in one, or profile yours: stageline bench detokenize"),
+            Advice(
+                "device.max_num_seqs",
+                f"from {facts.settings.max_num_seqs} to "
+                f"{max(1, facts.settings.max_num_seqs // 2)}, if the built-in one is it: fewer rows a step",
+            ),
+        ),
+        "fewer rows a step are fewer tokens/s; more processes, each with its own loop, keep them.",
+    )
+
+
+def slow_clients(facts: Facts) -> Finding | None:
+    """The slow requests' buffers were full: their own clients did not read."""
+    paused_ns = fmean(r.paused_ns for r in facts.slowest) if facts.slowest else 0.0
+    share = noticeable(facts, Blame(0.0, paused_ns))
+    if share is None:
+        return None
+    paused = [r for r in facts.finished if r.paused_ns]
+    gone = sum(r.finish == "cancelled" for r in paused)
+    answer_bytes = BYTES_PER_TOKEN * max(r.num_output_tokens for r in paused)
+    return found(
+        Constraint.SLOW_CLIENTS,
+        "Clients read more slowly than the server writes",
+        share,
+        f"{len(paused)} of {len(facts.finished)} requests had a full buffer, the slow ones for "
+        f"{paused_ns / 1e6:,.0f} ms; {gone} of them were cancelled.",
+        (
+            Advice(
+                "stages.stream.options.client_buffer_bytes",
+                f"to {answer_bytes}, a whole answer, so that the device's slots are free sooner",
+            ),
+            Advice("stages.stream.options.slow_client_s", "lower, to cut them off sooner"),
+        ),
+        "more memory a client, or more clients cut off. Other requests are not held up, but for the blocks "
+        "that these keep.",
+    )
