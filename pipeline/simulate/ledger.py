@@ -1,0 +1,110 @@
+"""Ledger: what one replica did, kept so that a token costs nothing where nothing changes.
+
+A request's tokens come in runs of successive steps: a run is two step numbers, and the time of every step is
+kept once for all. So only a step whose rows differ from those of the step before costs a look at its rows.
+"""
+
+from array import array
+from collections.abc import Sequence
+
+from pipeline.messages import NO_TOKEN, TokenBatch
+
+
+class Track:
+    """One request's side of it."""
+
+    __slots__ = ("at_ns", "index", "is_ended", "num_input", "planned_ns", "runs", "tenant")
+
+    def __init__(self, index: int, at_ns: int, num_input: int, tenant: str) -> None:
+        self.index = index
+        """In the workload."""
+        self.at_ns = at_ns
+        self.num_input = num_input
+        self.tenant = tenant
+        self.planned_ns: int | None = None
+        """First taken into a step."""
+        self.runs: list[tuple[int, int]] = []
+        """First and last step, both with a token of it."""
+        self.is_ended = False
+        """With its last token; False for one that was dropped on the way."""
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(last - first + 1 for first, last in self.runs)
+
+
+class Ledger:
+    """`step_ns[i]` is when the tokens of the i-th step left the scheduler."""
+
+    def __init__(self) -> None:
+        self.step_ns = array("q")
+        self.num_live = 0
+        self.max_kv_tokens = 0
+        self.kv_token_ns = 0
+        """Integral of the tokens held over time."""
+        self._tracks: list[Track] = []
+        self.going: list[int] = []
+        """The requests of the step before that went on, in its order."""
+        self._open: dict[int, int] = {}
+        """Request to the first step of the run that it is in."""
+
+    @property
+    def tracks(self) -> Sequence[Track]:
+        """By the replica's own request ids: 0, 1, 2, ..."""
+        return self._tracks
+
+    def add(self, track: Track) -> int:
+        """Its request id on this replica."""
+        self._tracks.append(track)
+        self.num_live += 1
+        return len(self._tracks) - 1
+
+    def refused(self) -> None:
+        """The request added last never became a sequence."""
+        self.num_live -= 1
+
+    def admitted(self, request_ids: Sequence[int], planned_ns: int) -> None:
+        for request_id in request_ids:
+            track = self._tracks[request_id]
+            if track.planned_ns is None:
+                track.planned_ns = planned_ns
+
+    def hold(self, num_kv_tokens: int, elapsed_ns: int) -> None:
+        """So many tokens were held for so long."""
+        self.kv_token_ns += num_kv_tokens * elapsed_ns
+        if num_kv_tokens > self.max_kv_tokens:
+            self.max_kv_tokens = num_kv_tokens
+
+    def same_again(self, at_ns: int) -> None:
+        """A step with the rows of the one before, none at its end."""
+        self.step_ns.append(at_ns)
+
+    def tokens(self, batch: TokenBatch, at_ns: int) -> None:
+        """What the scheduler told after a step."""
+        step = len(self.step_ns)
+        self.step_ns.append(at_ns)
+        request_ids = batch.request_ids
+        if request_ids != self.going or any(batch.finish_reasons):
+            self._change(batch, step)
+
+    def _change(self, batch: TokenBatch, step: int) -> None:
+        opened, rows = self._open, set(batch.request_ids)
+        for request_id in [each for each in opened if each not in rows]:
+            self._close(request_id, step - 1)
+        going = []
+        for request_id, token_id, finish in zip(
+            batch.request_ids, batch.token_ids, batch.finish_reasons, strict=True
+        ):
+            if token_id != NO_TOKEN:
+                opened.setdefault(request_id, step)
+            if not finish:
+                going.append(request_id)
+                continue
+            if request_id in opened:
+                self._close(request_id, step if token_id != NO_TOKEN else step - 1)
+            self._tracks[request_id].is_ended = token_id != NO_TOKEN
+            self.num_live -= 1
+        self.going = going
+
+    def _close(self, request_id: int, last: int) -> None:
+        self._tracks[request_id].runs.append((self._open.pop(request_id), last))
