@@ -1,7 +1,7 @@
 """`stageline trace`: save the last seconds of a running server for Perfetto."""
 
 import argparse
-import math
+import re
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -13,6 +13,10 @@ from pipeline.cli import DEFAULT_URL, Commands
 from pipeline.errors import StagelineError
 
 TIMEOUT_S = 30.0
+MAX_LAST_S = 3600.0
+
+_UNITS_S = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?|\.\d+) ?([a-z]*)")
 
 
 class _ChromeTrace(msgspec.Struct):
@@ -30,18 +34,27 @@ class _Failed(msgspec.Struct):
 
 
 def register(commands: Commands) -> None:
-    parser = commands.add_parser("trace", help="save a running server's trace for Perfetto")
+    parser = commands.add_parser(
+        "trace",
+        help="save a running server's trace for Perfetto",
+        description="Save what a running server did of late: one track per stage, device and request.",
+        epilog="example: stageline trace --last 30s out.json   (docs/tracing.md says what is in it)",
+    )
     parser.add_argument("out", type=Path, metavar="OUT.json", help="the file to write")
     parser.add_argument("--url", default=DEFAULT_URL, help="the server (default %(default)s)")
     parser.add_argument(
-        "--last-s", type=_seconds, default=30.0, metavar="S", help="how far back to go (default %(default)g)"
+        "--last",
+        type=duration_s,
+        default=30.0,
+        metavar="TIME",
+        help="how far back to go: 30s, 500ms, 2m, or a number of seconds (default 30s)",
     )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Fetch, check, write. Raises StagelineError if the server or the file cannot be reached."""
-    body = _get(f"{args.url.rstrip('/')}/debug/trace?last_s={args.last_s:g}")
+    body = _get(f"{args.url.rstrip('/')}/debug/trace?last_s={args.last:g}")
     try:
         num_events = len(msgspec.json.decode(body, type=_ChromeTrace).traceEvents)
     except msgspec.DecodeError as error:
@@ -79,8 +92,12 @@ def _message(body: bytes) -> str | None:
         return None
 
 
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not (math.isfinite(value) and value > 0):
-        raise argparse.ArgumentTypeError("must be a number of seconds above 0")
-    return value
+def duration_s(text: str) -> float:
+    """A time such as 30s, 500ms, 2m or plain 30, in seconds. Raises ArgumentTypeError."""
+    match = _DURATION.fullmatch(text.strip().lower())
+    if match is None or match[2] not in _UNITS_S:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time: write 30s, 500ms, 2m, or a number of seconds")
+    value_s = float(match[1]) * _UNITS_S[match[2]]
+    if not 0 < value_s <= MAX_LAST_S:
+        raise argparse.ArgumentTypeError(f"{text!r} must be above 0 and at most {MAX_LAST_S / 60:g}m")
+    return value_s

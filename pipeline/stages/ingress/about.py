@@ -8,12 +8,12 @@ from aiohttp import web
 
 from pipeline.core.wire import Limits
 from pipeline.errors import RequestError
-from pipeline.runtime.perfetto import chrome_trace
 from pipeline.runtime.stage import StageContext
 from pipeline.stages.ingress.health import Health
 from pipeline.stages.ingress.intake import DRAINING, Intake
 from pipeline.stages.ingress.replies import json_bytes, json_response
-from pipeline.telemetry import Telemetry
+from pipeline.telemetry import CONTENT_TYPE, Telemetry
+from pipeline.telemetry.perfetto import Recorded, chrome_trace
 
 ENDPOINTS = (
     "POST /v1/completions",
@@ -84,14 +84,18 @@ class About:
     async def metrics(self, request: web.Request) -> web.Response:
         return web.Response(
             body=self._telemetry.render(),
-            headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
+            headers={"Content-Type": CONTENT_TYPE},
         )
 
     async def trace(self, request: web.Request) -> web.Response:
-        """The trace ring of the last `last_s` seconds, for ui.perfetto.dev. Formatted off the loop."""
+        """The last `last_s` seconds, for ui.perfetto.dev. Formatted off the loop."""
         last_s = _seconds(request.query.get("last_s", "30"))
-        points = self._ctx.trace.points(self._ctx.clock() - int(last_s * 1e9))
-        return json_bytes(await asyncio.to_thread(chrome_trace, points))
+        since_ns = self._ctx.clock() - int(last_s * 1e9)
+        journal = self._telemetry.journal
+        recorded = Recorded(
+            since_ns, self._ctx.trace.points(), journal.requests(since_ns), journal.steps(since_ns)
+        )
+        return json_bytes(await asyncio.to_thread(chrome_trace, recorded))
 
 
 def _seconds(text: str) -> float:

@@ -54,7 +54,7 @@ class FakeServer:
 
     async def _trace(self, request: web.Request) -> web.Response:
         self.queries.append(request.query_string)
-        if "4444" in request.query_string:
+        if "3600" in request.query_string:
             return web.json_response({"error": {"message": "last_s is wrong"}}, status=400)
         return web.Response(body=CHROME_TRACE)
 

@@ -1,0 +1,137 @@
+"""A stretch of a server's life as a Perfetto trace: stages, device steps, counters, and every request.
+
+Ended requests and steps come from the journal, which has them exactly; what the stages did, and the requests
+that still live, from the ring of trace points. The ring may have lost either end of a pair: a half without
+its other half is left out. docs/tracing.md says what is to be seen.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from pipeline.runtime.trace import Point, TracePoint
+from pipeline.telemetry.journal import RequestRecord, StepRecord
+from pipeline.telemetry.request_tracks import ended_request, live_request
+from pipeline.telemetry.trace_events import Event, Process, Slice, in_lanes
+
+INSTANTS = (Point.REFUSED, Point.PLAN, Point.SAMPLED, Point.APPLIED)
+DEVICE = "device"
+
+
+class Recorded(NamedTuple):
+    """What a trace is made of, taken at one moment on the loop."""
+
+    since_ns: int
+    """Points and counters before it are left out; whatever ends after it is whole."""
+    points: Sequence[TracePoint]
+    """The whole ring, oldest first: of a live request only its points tell, however old."""
+    requests: Sequence[RequestRecord]
+    steps: Sequence[StepRecord]
+
+
+def chrome_trace(recorded: Recorded) -> bytes:
+    """The JSON. Full rings take half a second of a core: call it off the loop."""
+    base_ns = _base_ns(recorded)
+    points = [point for point in recorded.points if point[0] >= recorded.since_ns]
+    server, requests = Process(1, "server"), Process(2, "requests")
+    events = [
+        *_stages(points, server, base_ns),
+        *_device(recorded.steps, server, base_ns),
+        *_counters(recorded.steps, server, base_ns),
+        *_requests(recorded, requests, base_ns),
+    ]
+    events = [*server.names(), *requests.names(), *events]
+    trace = {"displayTimeUnit": "ms", "otherData": {"base_ns": base_ns}, "traceEvents": events}
+    return msgspec.json.encode(trace)
+
+
+def _base_ns(recorded: Recorded) -> int:
+    """The earliest time that is drawn: small numbers keep their nanoseconds in JSON."""
+    times = [
+        *(point[0] for point in recorded.points),
+        *(record.arrived_ns for record in recorded.requests),
+        *(step.planned_ns for step in recorded.steps),
+    ]
+    return min(times, default=0)
+
+
+def _stages(points: Sequence[TracePoint], server: Process, base_ns: int) -> Iterator[Event]:
+    slices: dict[str, list[Slice]] = defaultdict(list)
+    for stage, item in _stage_slices(points, base_ns):
+        slices[stage].append(item)
+    for stage, items in slices.items():
+        for lane, item in in_lanes(items):
+            yield server.complete(stage if lane == 0 else f"{stage} #{lane + 1}", item)
+    for at_ns, point, stage, key, count in points:
+        if point in INSTANTS:
+            args = {"key": key, "count": count}
+            yield server.instant(stage, Point(point).name.lower(), at_ns - base_ns, args)
+
+
+def _stage_slices(points: Iterable[TracePoint], base_ns: int) -> Iterator[tuple[str, Slice]]:
+    """RECV with the DONE of the same stage and batch size: a pool's instances are told apart by no more."""
+    taken: dict[tuple[str, int], deque[int]] = defaultdict(deque)
+    for at_ns, point, stage, _, count in sorted(points, key=lambda point: point[0]):
+        if point is Point.RECV:
+            taken[stage, count].append(at_ns)
+        elif point is Point.DONE and taken[stage, count]:
+            begin_ns = taken[stage, count].popleft()
+            yield stage, Slice(begin_ns - base_ns, at_ns - base_ns, stage, {"messages": count})
+
+
+def _device(steps: Iterable[StepRecord], server: Process, base_ns: int) -> Iterator[Event]:
+    for lane, item in in_lanes(_step_slice(step, base_ns) for step in steps):
+        yield server.complete(DEVICE if lane == 0 else f"{DEVICE} #{lane + 1}", item)
+
+
+def _step_slice(step: StepRecord, base_ns: int) -> Slice:
+    args = {
+        "step": step.step_id,
+        "rows": step.num_rows,
+        "prefill_tokens": step.num_prefill_tokens,
+        "decode_tokens": step.num_decode_tokens,
+        "planned_before_us": (step.begin_ns - step.planned_ns) / 1000,
+        "host_gap_us": step.host_gap_ns / 1000,
+        "preempted": step.num_preempted,
+    }
+    return Slice(step.begin_ns - base_ns, step.end_ns - base_ns, f"step {step.step_id}", args)
+
+
+def _counters(steps: Iterable[StepRecord], server: Process, base_ns: int) -> Iterator[Event]:
+    for step in steps:
+        at_ns = step.planned_ns - base_ns
+        yield server.counter("running", at_ns, {"sequences": step.num_running})
+        yield server.counter("waiting", at_ns, {"sequences": step.num_waiting})
+        yield server.counter("used blocks", at_ns, {"blocks": step.num_used_blocks})
+        tokens = {"prefill": step.num_prefill_tokens, "decode": step.num_decode_tokens}
+        yield server.counter("tokens per step", at_ns, tokens)
+
+
+def _requests(recorded: Recorded, requests: Process, base_ns: int) -> Iterator[Event]:
+    """In the order of arrival, ended and live ones together."""
+    lives = _lives(recorded.points)
+    preempted: dict[int, list[int]] = defaultdict(list)
+    for at_ns, point, _, request_id, _ in recorded.points:
+        if point is Point.PREEMPTED and request_id in lives:
+            preempted[request_id].append(at_ns)
+    drawn = [(record.arrived_ns, ended_request(record, requests, base_ns)) for record in recorded.requests]
+    for request_id, life in lives.items():
+        events = live_request(request_id, life, preempted[request_id], requests, base_ns)
+        drawn.append((life[Point.ARRIVED], events))
+    for _, events in sorted(drawn, key=lambda pair: pair[0]):
+        yield from events
+
+
+def _lives(points: Iterable[TracePoint]) -> dict[int, dict[int, int]]:
+    """The points of each request that has arrived and not ended, by kind; the first of each."""
+    lives: dict[int, dict[int, int]] = {}
+    for at_ns, point, _, request_id, _ in points:
+        if point is Point.ARRIVED:
+            lives[request_id] = {point: at_ns}
+        elif point is Point.FINISHED:
+            lives.pop(request_id, None)
+        elif point in (Point.TOKENIZED, Point.SCHEDULED, Point.FIRST_TOKEN) and request_id in lives:
+            lives[request_id].setdefault(point, at_ns)
+    return lives
