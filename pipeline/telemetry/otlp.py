@@ -30,7 +30,7 @@ class OtlpSender:
     """
 
     def __init__(self, endpoint: str) -> None:
-        logging.getLogger("opentelemetry").disabled = True  # its lines are not ours; SpanExport logs failures
+        _silence()
         base = endpoint.rstrip("/")
         self._exporter = OTLPSpanExporter(base if base.endswith(PATH) else base + PATH, timeout=TIMEOUT_S)
         own = Resource({SERVICE_NAME: "stageline", SERVICE_VERSION: version("stageline")})
@@ -66,6 +66,13 @@ class OtlpSender:
             end_time=span.end_ns + epoch_ns,
             instrumentation_scope=self._scope,
         )
+
+
+def _silence() -> None:
+    """The SDK logs each try that fails in a form of its own; SpanExport says it once, in ours."""
+    logger = logging.getLogger("opentelemetry")
+    logger.propagate = False
+    logger.handlers = [logging.NullHandler()]
 
 
 def _context(span: SpanContext) -> OtelContext:

@@ -107,9 +107,7 @@ class SpanExport:
 
     def _run(self) -> None:
         while batch := self._take():
-            self._deliver(
-                [(own, record.parent_span_id, spans_of(record, self._model)) for own, record in batch]
-            )
+            self._deliver(batch)
 
     def _take(self) -> list[tuple[SpanContext, RequestRecord]]:
         """The next batch, [] at the end."""
@@ -120,23 +118,27 @@ class SpanExport:
             )
             return [self._queue.popleft() for _ in range(min(MAX_BATCH, len(self._queue)))]
 
-    def _deliver(self, batch: list[Trace]) -> None:
+    def _deliver(self, batch: list[tuple[SpanContext, RequestRecord]]) -> None:
+        fault = "refused"
         try:
-            is_sent = self._sender.send(batch)
+            is_sent = self._sender.send(
+                [(own, record.parent_span_id, spans_of(record, self._model)) for own, record in batch]
+            )
         except Exception as error:
-            self._log.debug("span_export_error", error=repr(error))
-            is_sent = False
+            is_sent, fault = False, repr(error)
         if is_sent:
             self._num_sent += len(batch)
         else:
             self._num_failed += len(batch)
         if is_sent == self._is_failing:
             self._is_failing = not is_sent
-            self._tell(len(batch))
+            self._tell(fault)
 
-    def _tell(self, size: int) -> None:
-        """A line when it begins to fail and when it ends, not one a batch."""
+    def _tell(self, fault: str) -> None:
+        """A line when it begins to fail and one when it ends, not one a batch."""
         if self._is_failing:
-            self._log.warning("span_export_fails", requests=size, hint="traces_failed_total counts on")
+            self._log.warning(
+                "span_export_fails", error=fault, hint="stageline_traces_failed_total counts on"
+            )
         else:
             self._log.info("span_export_works_again")
