@@ -12,8 +12,10 @@ from pipeline.admin.live import TICK_S, About, Live
 from pipeline.admin.page_files import INDEX, PageFiles
 from pipeline.assemble import Pipeline
 from pipeline.checkpoint.card import ModelCard
+from pipeline.doctor import diagnose
 from pipeline.errors import RequestError
 from pipeline.stages.ingress.replies import json_bytes
+from pipeline.telemetry import Evidence
 from pipeline.telemetry.perfetto import Recorded, chrome_trace
 
 MAX_PAGES = 32
@@ -70,12 +72,12 @@ class Api:
 
     async def evidence(self, request: web.Request) -> web.Response:
         """Evidence of the last `last_s` seconds, for `stageline doctor`."""
-        last_s = _window_s(request)
-        try:
-            evidence = self._pipeline.sampler.evidence(last_s)
-        except RuntimeError as error:
-            raise RequestError("The pipeline is not ready yet.", status=503, code="not_ready") from error
-        return json_bytes(await asyncio.to_thread(_encode, evidence))
+        return json_bytes(await asyncio.to_thread(_encode, self._evidence(request)))
+
+    async def diagnosis(self, request: web.Request) -> web.Response:
+        """The doctor's, of the last `last_s` seconds; it judges off the loop."""
+        diagnosis = await asyncio.to_thread(diagnose, self._evidence(request))
+        return json_bytes(_encode(diagnosis))
 
     async def metrics(self, request: web.Request) -> web.Response:
         """As the door's."""
@@ -90,6 +92,12 @@ class Api:
             since_ns, self._pipeline.trace.points(), journal.requests(since_ns), journal.steps(since_ns)
         )
         return json_bytes(await asyncio.to_thread(chrome_trace, recorded))
+
+    def _evidence(self, request: web.Request) -> Evidence:
+        try:
+            return self._pipeline.sampler.evidence(_window_s(request))
+        except RuntimeError as error:
+            raise RequestError("The pipeline is not ready yet.", status=503, code="not_ready") from error
 
     def _reading(self) -> bytes:
         return _event(b"snapshot", _encode(self._live.tick()))

@@ -1,0 +1,193 @@
+// The canvases: latest steps, KV blocks, and times over the last two minutes.
+
+import { Canvas, ceiling, colours } from "./draw.js";
+import { percent, short, time } from "./format.js";
+import { say } from "./draw.js";
+
+const GUTTER = 46;
+
+function grid(context, top, height, width, label, half) {
+  const { line, muted } = colours();
+  context.strokeStyle = line;
+  context.fillStyle = muted;
+  context.textAlign = "right";
+  context.textBaseline = "middle";
+  context.lineWidth = 1;
+  context.beginPath();
+  for (const [share, text] of [[0, label], [0.5, half], [1, "0"]]) {
+    const y = Math.round(top + share * height) + 0.5;
+    context.moveTo(GUTTER, y);
+    context.lineTo(width, y);
+    context.fillText(text, GUTTER - 7, y);
+  }
+  context.stroke();
+}
+
+function nothing(context, width, height, text) {
+  context.fillStyle = colours().muted;
+  context.textAlign = "center";
+  context.textBaseline = "middle";
+  context.fillText(text, width / 2, height / 2);
+}
+
+/** Tokens of each step above, its time on the device and the host gap before it below. */
+export class StepChart {
+  constructor(parent) {
+    this.columns = null;
+    this.canvas = new Canvas(parent, 214, "Tokens and time of the latest steps: none yet", (...args) => this.paint(...args));
+  }
+
+  reset(steps) {
+    this.columns = steps;
+    this.canvas.redraw();
+  }
+
+  add(steps) {
+    if (!steps.id.length) return;
+    const merged = {};
+    for (const name of Object.keys(steps)) merged[name] = [...(this.columns?.[name] ?? []), ...steps[name]].slice(-96);
+    this.reset(merged);
+  }
+
+  paint(context, width, height) {
+    const { columns } = this;
+    if (!columns?.id.length) return nothing(context, width, height, "No step yet: the device is idle.");
+    const shown = Math.min(columns.id.length, Math.max(24, Math.floor((width - GUTTER) / 7)));
+    const from = columns.id.length - shown;
+    const last = (name) => columns[name].slice(from);
+    const [prefill, decode, device, gap] = ["prefill", "decode", "device_us", "gap_us"].map(last);
+    const slot = (width - GUTTER) / Math.max(shown, 24);
+    const lanes = [{ top: 10, size: 110 }, { top: 146, size: 60 }];
+    const most = ceiling(Math.max(...prefill.map((tokens, i) => tokens + decode[i]), 1));
+    const longest = ceiling(Math.max(...device.map((us, i) => us + gap[i]), 1));
+    grid(context, lanes[0].top, lanes[0].size, width, short(most), short(most / 2));
+    grid(context, lanes[1].top, lanes[1].size, width, time(longest), time(longest / 2));
+    const stack = ({ top, size }, of, lower, upper, lowerColour, upperColour) => lower.forEach((value, i) => {
+      const x = GUTTER + i * slot + 1;
+      const bottom = top + size;
+      const low = value ? Math.max(1.5, value / of * size) : 0;
+      const high = upper[i] ? Math.max(1.5, upper[i] / of * size) : 0;
+      context.fillStyle = lowerColour;
+      context.fillRect(x, bottom - low, slot - 1.5, low);
+      context.fillStyle = upperColour;
+      context.fillRect(x, bottom - low - high, slot - 1.5, high);
+    });
+    const { prefill: p, decode: d, device: on, gap: off, muted } = colours();
+    stack(lanes[0], most, decode, prefill, d, p);
+    stack(lanes[1], longest, device, gap, on, off);
+    context.fillStyle = muted;
+    context.textAlign = "left";
+    context.fillText("time on the device, and the host gap before it", GUTTER, 137);
+    this.describe(prefill, decode, device, gap);
+  }
+
+  describe(prefill, decode, device, gap) {
+    const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
+    this.canvas.describe(`The latest ${prefill.length} steps: on average ${short(mean(prefill))} prefill and `
+      + `${short(mean(decode))} decode tokens, ${time(mean(device))} on the device, ${time(mean(gap))} host gap`);
+  }
+}
+
+/** One cell a block, or a few blocks where there are many. */
+export class BlockChart {
+  constructor(parent, note) {
+    this.note = note;
+    this.map = null;
+    say(note, "Shown once the device is ready.");
+    this.canvas = new Canvas(parent, (width) => this.layout(width).height, "KV blocks", (...args) => this.paint(...args));
+  }
+
+  show(map) {
+    if (!map) return;
+    this.map = map;
+    const each = map.blocks_per_cell > 1 ? ` A cell is ${map.blocks_per_cell} blocks.` : "";
+    say(this.note, `${short(map.num_used)} of ${short(map.num_blocks)} used, ${percent(map.num_used / map.num_blocks)}.${each}`);
+    this.canvas.describe(`KV blocks: ${this.note.textContent}`);
+    this.canvas.redraw();
+  }
+
+  /** Cells as large as fit into about 150 000 square pixels, or a square of the width. */
+  layout(width) {
+    const count = this.map?.used.length ?? 1;
+    const size = Math.max(5, Math.min(14, Math.floor(Math.sqrt(width * 200 / count))));
+    const columns = Math.max(1, Math.floor(width / size));
+    return { size, columns, height: Math.max(60, Math.ceil(count / columns) * size) };
+  }
+
+  paint(context, width) {
+    if (!this.map) return;
+    const { size, columns } = this.layout(width);
+    const { used, free } = colours();
+    const inset = size > 6 ? 2 : 1;
+    for (let i = 0; i < this.map.used.length; i++) {
+      const level = Number(this.map.used[i]);
+      const [x, y] = [(i % columns) * size, Math.floor(i / columns) * size];
+      context.globalAlpha = 1;
+      context.fillStyle = free;
+      context.fillRect(x, y, size - inset, size - inset);
+      if (!level) continue;
+      context.globalAlpha = 0.25 + 0.75 * level / 9;
+      context.fillStyle = used;
+      context.fillRect(x, y, size - inset, size - inset);
+    }
+    context.globalAlpha = 1;
+  }
+}
+
+const SPAN_US = 120e6;
+
+/** The middle of each moment as a dot, up to its worst as a line. */
+export class TimeChart {
+  constructor(parent, note, field, what) {
+    Object.assign(this, { note, field, what, moments: [] });
+    this.canvas = new Canvas(parent, 150, `${what}: nothing yet`, (...args) => this.paint(...args));
+  }
+
+  reset(moments) {
+    this.moments = moments;
+    this.show();
+  }
+
+  add(moment) {
+    this.now = moment.at_us;
+    this.moments.push(moment);
+    while (this.moments.length && this.moments[0].at_us < this.now - SPAN_US) this.moments.shift();
+    this.show();
+  }
+
+  show() {
+    const spreads = this.moments.map((moment) => moment[this.field]).filter(Boolean);
+    const last = spreads.at(-1);
+    say(this.note, last ? `${time(last.p50_us)} median, ${time(last.worst_us)} worst` : "");
+    this.canvas.describe(last ? `${this.what}: ${this.note.textContent}` : `${this.what}: nothing in two minutes`);
+    this.last = last ?? null;
+    this.canvas.redraw();
+  }
+
+  paint(context, width, height) {
+    const points = this.moments.filter((moment) => moment[this.field]);
+    if (!points.length) return nothing(context, width, height, "Nothing in the last two minutes.");
+    const top = 10;
+    const size = height - top - 24;
+    const now = this.now ?? points.at(-1).at_us;
+    const most = ceiling(Math.max(...points.map((moment) => moment[this.field].worst_us)));
+    grid(context, top, size, width, time(most), time(most / 2));
+    const { ink2, dot, muted } = colours();
+    const y = (us) => top + size - us / most * size;
+    for (const moment of points) {
+      const { p50_us, worst_us } = moment[this.field];
+      const x = width - 3 - (now - moment.at_us) / SPAN_US * (width - GUTTER - 6);
+      if (x < GUTTER) continue;
+      context.fillStyle = ink2;
+      context.fillRect(x - 1, y(worst_us), 2, Math.max(1, y(p50_us) - y(worst_us)));
+      context.fillStyle = dot;
+      context.fillRect(x - 2, y(p50_us) - 1.5, 4, 3);
+    }
+    context.fillStyle = muted;
+    context.textBaseline = "alphabetic";
+    context.textAlign = "left";
+    context.fillText("2 min ago", GUTTER, height - 4);
+    context.textAlign = "right";
+    context.fillText("now", width, height - 4);
+  }
+}

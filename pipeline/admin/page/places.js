@@ -1,0 +1,137 @@
+// Where stages and links of the picture lie: on one wide sheet, or one below the other.
+
+const TOP = ["ingress", "tokenize", "schedule", "execute", "sample"];
+const BELOW = { stream: 0, detokenize: 2 };
+const ORDER = [...TOP, "detokenize", "stream"];
+const R = 9;
+
+const box = (x, y, w, h) => ({ x, y, w, h, right: x + w, bottom: y + h, cx: x + w / 2, cy: y + h / 2 });
+
+/** A path through points with rounded corners. */
+function through(...points) {
+  let path = `M${points[0].join(" ")}`;
+  for (let i = 1; i < points.length; i++) {
+    const [from, at, to] = [points[i - 1], points[i], points[i + 1]];
+    if (!to) return `${path}L${at.join(" ")}`;
+    const before = toward(at, from);
+    const after = toward(at, to);
+    path += `L${before.join(" ")}Q${at.join(" ")} ${after.join(" ")}`;
+  }
+  return path;
+}
+
+function toward([x, y], [tx, ty]) {
+  const length = Math.hypot(tx - x, ty - y) || 1;
+  const step = Math.min(R, length / 2) / length;
+  return [x + (tx - x) * step, y + (ty - y) * step];
+}
+
+/** For a sheet `width` wide: {height, boxes, cycle, links: {"a>b data": {path, label: [x, y, anchor]}}}. */
+export const places = (width) => width >= 820 ? wide(width) : narrow(width);
+
+function wide(width) {
+  const [edge, gap, top, h, between] = [58, Math.max(44, width * 0.045), 44, 112, 62];
+  const w = (width - edge - 2 - 4 * gap) / 5;
+  const low = top + h + between;
+  const boxes = {};
+  TOP.forEach((name, i) => boxes[name] = box(edge + i * (w + gap), top, w, h));
+  for (const [name, i] of Object.entries(BELOW)) boxes[name] = box(edge + i * (w + gap), low, w, h);
+  const { ingress: i, tokenize: t, schedule: s, execute: e, sample: m, detokenize: d, stream: o } = boxes;
+  const mid = low - between / 2;
+  const across = (a, b, dy = 0) => ({
+    path: through([a.right + 3, a.cy + dy], [b.x - 5, b.cy + dy]),
+    label: [(a.right + b.x) / 2, a.cy + dy - 8, "middle"],
+  });
+  return {
+    height: low + h + 4,
+    boxes,
+    cycle: { ...box(e.x, low, m.right - e.x, h), columns: 3 },
+    ends: [
+      { path: through([4, i.cy], [i.x - 5, i.cy]), label: "clients", at: [4, i.cy - 8] },
+      { path: through([o.x - 3, o.cy], [6, o.cy]), label: "text", at: [4, o.cy - 8] },
+    ],
+    links: {
+      "ingress>tokenize data": across(i, t),
+      "tokenize>schedule data": across(t, s),
+      "tokenize>schedule control": across(t, s, 26),
+      "schedule>execute data": across(s, e),
+      "execute>schedule control": { path: through([e.x - 3, e.cy + 26], [s.right + 5, s.cy + 26]) },
+      "execute>sample data": across(e, m),
+      "sample>schedule control": {
+        path: through([m.cx, m.y - 3], [m.cx, 14], [s.cx + 34, 14], [s.cx + 34, s.y - 5]),
+        label: [e.cx, 10, "middle"],
+      },
+      "ingress>schedule control": {
+        path: through([i.cx, i.y - 3], [i.cx, 22], [s.cx - 34, 22], [s.cx - 34, s.y - 5]),
+      },
+      "ingress>stream control": { path: through([i.cx, i.bottom + 3], [o.cx, o.y - 5]) },
+      "schedule>detokenize data": {
+        path: through([s.cx, s.bottom + 3], [d.cx, d.y - 5]),
+        label: [s.cx + 10, mid + 4, "start"],
+      },
+      "detokenize>schedule control": {
+        path: through([d.right - 26, d.y - 3], [s.right - 26, s.bottom + 5]),
+      },
+      "detokenize>stream data": {
+        path: through([d.x - 3, d.cy], [o.right + 5, o.cy]),
+        label: [(d.x + o.right) / 2, d.cy - 8, "middle"],
+      },
+      "stream>schedule control": {
+        path: through([o.right - 44, o.y - 3], [o.right - 44, mid - 5], [s.x + 24, mid - 5], [s.x + 24, s.bottom + 5]),
+      },
+      "schedule>stream control": {
+        path: through([s.x + 44, s.bottom + 3], [s.x + 44, mid + 9], [o.right - 24, mid + 9], [o.right - 24, o.y - 5]),
+      },
+    },
+  };
+}
+
+function narrow(width) {
+  const [left, right, h, gap, top] = [26, 40, 86, 30, 8];
+  const boxes = {};
+  ORDER.forEach((name, i) => boxes[name] = box(left, top + i * (h + gap), width - left - right, h));
+  const { schedule: s, sample: m, detokenize: d } = boxes;
+  const links = {};
+  const down = (a, b) => {
+    const [from, to] = [boxes[a], boxes[b]];
+    links[`${a}>${b} data`] = {
+      path: through([from.cx, from.bottom + 2], [to.cx, to.y - 4]),
+      label: [from.cx + 9, (from.bottom + to.y) / 2 + 4, "start"],
+    };
+  };
+  down("ingress", "tokenize");
+  down("tokenize", "schedule");
+  down("schedule", "execute");
+  down("execute", "sample");
+  down("detokenize", "stream");
+  links["schedule>detokenize data"] = {
+    path: through([s.x - 2, s.cy], [8, s.cy], [8, d.cy], [d.x - 5, d.cy]),
+    label: [13, d.y - 8, "start"],
+  };
+  const aside = (a, b, lane, dy) => {
+    const [from, to] = [boxes[a], boxes[b]];
+    const x = from.right + 9 + lane * 7;
+    const up = to.y < from.y ? dy : -dy;
+    links[`${a}>${b} control`] = {
+      path: through([from.right + 2, from.cy - up], [x, from.cy - up], [x, to.cy + up], [to.right + 4, to.cy + up]),
+    };
+  };
+  aside("tokenize", "schedule", 0, 26);
+  aside("ingress", "schedule", 1, 34);
+  aside("ingress", "stream", 4, 20);
+  aside("execute", "schedule", 0, 26);
+  aside("detokenize", "schedule", 2, 10);
+  aside("stream", "schedule", 3, 2);
+  aside("schedule", "stream", 3, 26);
+  links["sample>schedule control"] = {
+    path: through([m.right + 2, m.cy], [m.right + 16, m.cy], [m.right + 16, s.cy + 18], [s.right + 5, s.cy + 18]),
+  };
+  const last = boxes.stream;
+  return {
+    height: last.bottom + gap + 108,
+    boxes,
+    cycle: { ...box(left, last.bottom + gap, width - left - right, 104), columns: 3 },
+    ends: [],
+    links,
+  };
+}
