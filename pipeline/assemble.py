@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import structlog
+from msgspec.structs import asdict
 
 from pipeline.checkpoint.card import ModelCard
 from pipeline.config import Config, StageConfig, convert_options
@@ -23,7 +24,7 @@ from pipeline.telemetry import Sampler, Settings, Telemetry, TraceSampler
 from pipeline.telemetry.slow_log import SlowLog
 from pipeline.telemetry.span_export import Sender, SpanExport
 from pipeline.telemetry.vitals import num_cpus
-from pipeline.topology import CREDITS, LINKS, NODES, Link
+from pipeline.topology import CREDITS, LINKS, NODES, Lane, Link
 
 StageClass = type[Stage[Any, Any]]
 
@@ -70,7 +71,7 @@ def build(
     config = blueprint.config
     log = log or structlog.get_logger()
     trace = Trace(config.trace.capacity, enabled=config.trace.enabled)
-    telemetry = Telemetry()
+    telemetry = Telemetry(card.name, **asdict(config.metrics))
     inboxes = {node.name: Inbox[Any](config.stages[node.name].inbox) for node in NODES}
     resources: dict[type, object] = {
         ModelCard: card,
@@ -87,7 +88,8 @@ def build(
         )
         make, options = blueprint.classes[node.name], blueprint.options[node.name]
         stages[node.name] = [make(ctx, options) for _ in range(config.stages[node.name].workers)]
-        telemetry.watch_stage(node.name, inboxes[node.name], [s.service for s in stages[node.name]])
+        services = [stage.service for stage in stages[node.name]]
+        telemetry.watch_stage(node.name, inboxes[node.name], services, _data_source(node.name))
     exports = _listeners(config, telemetry, card.name, log)
     sampler = Sampler(telemetry, lambda device: settings(blueprint, device))
     supervisor = Supervisor(list(stages.values()), config.server.drain_timeout_s, log, [*exports, sampler])
@@ -228,6 +230,11 @@ def _with_model_len(config: Config, stage_class: StageClass, stage: StageConfig)
     if config.model.max_model_len is None or "max_model_len" not in fields:
         return stage.options
     return {"max_model_len": config.model.max_model_len, **stage.options}
+
+
+def _data_source(name: str) -> str:
+    """The stage whose data link leads to this one; empty: none does."""
+    return next((link.source for link in LINKS if link.target == name and link.lane is Lane.DATA), "")
 
 
 def _names(types: set[type]) -> str:

@@ -23,7 +23,7 @@ from pipeline.topology import NODES, Node
 
 DEFAULT_PATH = Path("config.toml")
 
-_TABLES = ("server", "model", "device", "trace", "admin")
+_TABLES = ("server", "model", "device", "trace", "metrics", "admin")
 """Those of the file's top level, but for `stages`."""
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -65,6 +65,15 @@ class TraceConfig(Section, frozen=True):
     """Of the requests without a traceparent; for the others their caller decides."""
 
 
+class MetricsConfig(Section, frozen=True):
+    """/metrics: under which names of others the figures stand there too."""
+
+    vllm_names: bool = True
+    """Those of vLLM that public dashboards use."""
+    gen_ai_names: bool = True
+    """OpenTelemetry's gen_ai server metrics."""
+
+
 class AdminConfig(Section, frozen=True):
     """The admin port: the live page, evidence, metrics."""
 
@@ -92,6 +101,7 @@ class Config(msgspec.Struct, frozen=True):
     model: ModelConfig
     device: dict[str, Any]
     trace: TraceConfig
+    metrics: MetricsConfig
     admin: AdminConfig
     stages: dict[str, StageConfig]
 
@@ -125,6 +135,7 @@ def loads(text: str, origin: str) -> Config:
         _model(origin, tables["model"]),
         tables["device"],
         convert_options(origin, "trace", tables["trace"], TraceConfig),
+        convert_options(origin, "metrics", tables["metrics"], MetricsConfig),
         convert_options(origin, "admin", tables["admin"], AdminConfig),
         _stages(origin, _table(origin, "stages", root.get("stages", {}))),
     )

@@ -10,7 +10,6 @@ import asyncio
 import cProfile
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any, cast
 
@@ -62,7 +61,6 @@ async def serve(settings: ServerSettings) -> None:
     """Until standard input ends, or is written to."""
     runner = RunnerFactory(lambda: cast(Any, FakeRunner(settings.capacity)))
     pipeline = assemble.build(blueprint_of(settings), byte_card(), runner)
-    pipeline.telemetry.watch(lambda: {"process_cpu_seconds_total": time.process_time()})
     until = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, until.set)  # Ctrl-C reaches this process too: it drains

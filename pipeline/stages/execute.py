@@ -6,7 +6,7 @@ from pipeline.messages import DeviceReady, Message, StepHandle, StepPlan
 from pipeline.runtime.bridge import DeviceWorker, RunnerFactory
 from pipeline.runtime.stage import NoOptions, Stage, StageContext
 from pipeline.runtime.trace import Point
-from pipeline.telemetry import NS, Telemetry
+from pipeline.telemetry import Telemetry
 
 
 class DeviceFailed(Message, frozen=True):
@@ -27,13 +27,11 @@ class Execute(Stage[StepPlan | DeviceFailed, NoOptions]):
     def __init__(self, ctx: StageContext, options: NoOptions) -> None:
         super().__init__(ctx, options)
         self._worker: DeviceWorker[StepPlan, StepHandle] = DeviceWorker(self._launched, self._failed)
-        self._device_busy_ns = 0
-        ctx.resource(Telemetry).watch(lambda: {"device_busy_seconds_total": self._device_busy_ns * NS})
 
     async def start(self) -> None:
         ready = await self._worker.start(self.ctx.resource(RunnerFactory))
         if isinstance(ready, DeviceReady):
-            self.ctx.resource(Telemetry).device = ready
+            self.ctx.resource(Telemetry).opened(ready)
         self.ctx.outlet(DeviceReady).post(ready)
 
     async def handle(self, batch: Sequence[StepPlan | DeviceFailed]) -> None:
@@ -49,7 +47,6 @@ class Execute(Stage[StepPlan | DeviceFailed, NoOptions]):
         begin_ns, step_id = handle.begin_ns, handle.plan.step_id
         self.ctx.trace.record(Point.DEVICE_BEGIN, self.ctx.name, step_id, at_ns=begin_ns)
         if handle.is_ready():
-            self._device_busy_ns += handle.end_ns - begin_ns
             self.ctx.trace.record(
                 Point.DEVICE_END, self.ctx.name, step_id, len(handle.plan.slots), handle.end_ns
             )

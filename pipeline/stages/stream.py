@@ -62,8 +62,12 @@ class Stream(Stage[TextBatch | Open | Rejected, StreamOptions]):
         """Those with a due_ns: text to write later, or a full buffer."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = self._next_ns = NEVER_DUE
-        self._telemetry = ctx.resource(Telemetry)
-        self._journal = self._telemetry.journal
+        telemetry = ctx.resource(Telemetry)
+        telemetry.watch(lambda: {"cut_off_requests": self._num_cut_off})
+        self._journal = telemetry.journal
+        self._itl = telemetry.itl
+        self._num_cut_off = 0
+        """Requests whose client was given up, and that have not ended yet."""
         self._step: TextBatch
         """The latest that came, and"""
         self._taken_ns = 0
@@ -136,15 +140,18 @@ class Stream(Stage[TextBatch | Open | Rejected, StreamOptions]):
             return
         self._unwait(answer)
         if answer.text:
-            self._delta(answer)
-            answer.last_ns = now_ns
+            self._delta(answer, now_ns)
 
-    def _delta(self, answer: Answer) -> None:
-        answer.sink.delta(*answer.take())
+    def _delta(self, answer: Answer, now_ns: int) -> None:
+        text, num_tokens = answer.take()
+        answer.sink.delta(text, num_tokens)
         if answer.ttft_ns is None:
             at_ns = self.ctx.clock()
             answer.first(self._step, self._taken_ns, at_ns)
             self.ctx.trace.record(Point.FIRST_TOKEN, self.ctx.name, answer.request_id, at_ns=at_ns)
+        elif num_tokens:
+            self._itl.add((now_ns - answer.last_ns) // num_tokens, num_tokens)
+        answer.last_ns = now_ns
 
     # Endings --------------------------------------------------------------------------------
 
@@ -153,7 +160,6 @@ class Stream(Stage[TextBatch | Open | Rejected, StreamOptions]):
         if answer is None:
             return
         self._unwait(answer)
-        self._telemetry.rejected(rejected.status, rejected.code or "")
         self._record_rejected(answer, rejected)
         answer.sink.error(
             RequestError(
@@ -174,14 +180,14 @@ class Stream(Stage[TextBatch | Open | Rejected, StreamOptions]):
 
     def _end(self, answer: Answer, ending: Ending) -> None:
         if answer.text:
-            self._delta(answer)
+            self._delta(answer, self.ctx.clock())
         now_ns = self.ctx.clock()
         completion = answer.completion(ending, now_ns)
         self._unwait(answer)
         del self._answers[answer.request_id]
         self._ended.set()
+        self._num_cut_off -= isinstance(answer.sink, _Gone)
         self.ctx.trace.record(Point.FINISHED, self.ctx.name, answer.request_id, at_ns=now_ns)
-        self._telemetry.finished(completion)
         self._record(answer, completion)
         if ending.finish_reason is FinishReason.ERROR:
             answer.sink.error(
@@ -269,6 +275,8 @@ class Stream(Stage[TextBatch | Open | Rejected, StreamOptions]):
             )
         )
         answer.sink, answer.paused_ns = _Gone(), None
+        self._num_cut_off += 1
+        self.service.num_errors += 1
         self._unwait(answer)
         if answer.ending is not None:
             self._end(answer, msgspec.structs.replace(answer.ending, finish_reason=FinishReason.CANCELLED))

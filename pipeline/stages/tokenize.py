@@ -88,10 +88,12 @@ class Tokenize(Stage[GenerateRequest, TokenizeOptions]):
             request.arrived_ns,
             now_ns,
             (request.sent_ns - request.arrived_ns, taken_ns - request.sent_ns, now_ns - taken_ns),
+            request.terms,
         )
         await self.ctx.outlet(TokenizedRequest).send(message)
 
     def _reject(self, request_id: int, error: Exception) -> None:
+        self.service.num_errors += 1
         if not isinstance(error, RequestError):
             # the error's text may quote the prompt, so it is not logged
             self.ctx.log.error("cannot tokenize", request_id=request_id, error=type(error).__name__)

@@ -2,13 +2,14 @@
 
 from pipeline.telemetry.evidence import Evidence, Sample, Settings, StageSample
 from pipeline.telemetry.journal import Journal, RequestRecord, StepRecord
-from pipeline.telemetry.metrics import NS, Telemetry
+from pipeline.telemetry.metrics.exposition import CONTENT_TYPE
 from pipeline.telemetry.occupancy import Occupancy
 from pipeline.telemetry.sampler import Sampler
+from pipeline.telemetry.telemetry import Telemetry
 from pipeline.telemetry.trace_sampler import RequestSpan, TraceSampler
 
 __all__ = [
-    "NS",
+    "CONTENT_TYPE",
     "Evidence",
     "Journal",
     "Occupancy",

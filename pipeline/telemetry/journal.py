@@ -78,6 +78,7 @@ class Journal:
         self._requests: deque[RequestRecord] = deque(maxlen=num_requests)
         self._steps: deque[StepRecord] = deque(maxlen=num_steps)
         self._listeners: list[Callable[[RequestRecord], None]] = []
+        self._step_listeners: list[Callable[[StepRecord], None]] = []
         self._preempted: dict[int, tuple[int, ...]] = {}
 
     def request(self, record: RequestRecord) -> None:
@@ -87,6 +88,8 @@ class Journal:
 
     def step(self, record: StepRecord) -> None:
         self._steps.append(record)
+        for listener in self._step_listeners:
+            listener(record)
 
     def preempted(self, request_id: int, at_ns: int) -> None:
         """Remember a preemption until the request's record is written."""
@@ -102,6 +105,10 @@ class Journal:
     def listen(self, listener: Callable[[RequestRecord], None]) -> None:
         """Call back with every request that ends from now on. It must return at once and not raise."""
         self._listeners.append(listener)
+
+    def listen_steps(self, listener: Callable[[StepRecord], None]) -> None:
+        """The same with every step that is applied."""
+        self._step_listeners.append(listener)
 
     def requests(self, since_ns: int = 0) -> list[RequestRecord]:
         """Those that ended at or after `since_ns`, in the order of their endings."""

@@ -13,18 +13,23 @@ Counters in a Sample run since start; two samples give the rates between them (`
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import perf_counter_ns
 
 from pipeline.messages import DeviceReady
 from pipeline.runtime.inbox import Inbox
 from pipeline.runtime.stage import Service
 from pipeline.telemetry.evidence import Evidence, Sample, Settings, StageSample
-from pipeline.telemetry.metrics import Telemetry
+from pipeline.telemetry.metrics import process
+from pipeline.telemetry.metrics.exposition import Family
+from pipeline.telemetry.telemetry import Telemetry
 from pipeline.telemetry.vitals import Vitals
 
 PERIOD_S = 1.0
 NUM_SAMPLES = 600
+_LATELY = 10
+"""Samples over which utilisation is shown."""
+_MINUTE = 60
 
 
 class Sampler:
@@ -46,6 +51,7 @@ class Sampler:
         self._clock = clock
         self._ring: deque[Sample] = deque(maxlen=NUM_SAMPLES)
         self._timer: asyncio.TimerHandle | None = None
+        telemetry.show(self._families)
 
     async def start(self) -> None:
         """Take the first sample, and go on."""
@@ -70,7 +76,7 @@ class Sampler:
             at_ns=now_ns,
             stages=tuple(
                 stage_sample(name, inbox, services, now_ns)
-                for name, (inbox, services) in telemetry.stages.items()
+                for name, (inbox, services, _) in telemetry.stages.items()
             ),
             num_live=telemetry.num_live,
             num_refused=telemetry.num_refused,
@@ -104,6 +110,16 @@ class Sampler:
             requests=tuple(journal.requests(begin_ns)),
             steps=tuple(journal.steps(begin_ns)),
         )
+
+    def _families(self) -> Iterable[Family]:
+        now, ring = self.sample(), self.samples()
+        utilisation = Family("stageline_stage_utilization_ratio", "gauge", "Busy share of the last 10 s")
+        for name, share in busy_shares(
+            ring[-_LATELY] if len(ring) >= _LATELY else (ring or [now])[0], now
+        ).items():
+            utilisation.add(share, stage=name)
+        yield utilisation
+        yield from process.families(self.vitals, now, ring[-_MINUTE:])
 
     def _tick(self) -> None:
         self._ring.append(self.sample())

@@ -10,7 +10,16 @@ import pytest
 from msgspec.structs import replace
 
 from pipeline.assemble import check, device_options
-from pipeline.config import AdminConfig, Config, ModelConfig, ServerConfig, TraceConfig, load, loads
+from pipeline.config import (
+    AdminConfig,
+    Config,
+    MetricsConfig,
+    ModelConfig,
+    ServerConfig,
+    TraceConfig,
+    load,
+    loads,
+)
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "config.toml"
@@ -29,6 +38,7 @@ def tables() -> dict[str, type[msgspec.Struct]]:
         "model": ModelConfig,
         "device": type(device_options(config)),
         "trace": TraceConfig,
+        "metrics": MetricsConfig,
         "admin": AdminConfig,
         **{f"stages.{name}.options": type(struct) for name, struct in options.items()},
     }
