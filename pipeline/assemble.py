@@ -3,7 +3,6 @@
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 import msgspec
@@ -12,6 +11,9 @@ from msgspec.structs import asdict
 
 from pipeline.checkpoint.card import ModelCard
 from pipeline.config import Config, StageConfig, convert_options
+from pipeline.core.gate import Gate
+from pipeline.core.import_path import resolve
+from pipeline.core.policies import SchedulingOptions, make_policies
 from pipeline.errors import ConfigError
 from pipeline.gpu.options import RunnerOptions
 from pipeline.messages import DeviceReady
@@ -56,6 +58,7 @@ def check(config: Config) -> Blueprint:
     options = {name: _options(config, name, stage_class) for name, stage_class in classes.items()}
     device_options(config)
     _check_credits(config, options["schedule"])
+    _check_policies(config, options["schedule"])
     if config.trace.otlp_endpoint is not None:
         _otlp_sender(config, config.trace.otlp_endpoint)
     return Blueprint(config, classes, options)
@@ -75,6 +78,7 @@ def build(
     inboxes = {node.name: Inbox[Any](config.stages[node.name].inbox) for node in NODES}
     resources: dict[type, object] = {
         ModelCard: card,
+        Gate: Gate(),
         Telemetry: telemetry,
         RunnerFactory: runner or runner_factory(blueprint, card),
     }
@@ -170,15 +174,6 @@ def runner_factory(blueprint: Blueprint, card: ModelCard) -> RunnerFactory:
     return RunnerFactory(open_runner)
 
 
-def resolve(key: str, path: str) -> Any:
-    """What an import path "package.module:Name" names. Raises ConfigError naming `key`."""
-    module, _, name = path.partition(":")
-    try:
-        return getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"{key} = {path!r}: cannot be imported: {error}") from error
-
-
 def _stage_class(config: Config, name: str) -> StageClass:
     path = config.stages[name].use
     key = f"{config.origin}: stages.{name}.use"
@@ -217,6 +212,15 @@ def _check_credits(config: Config, schedule: msgspec.Struct) -> None:
                 f"{config.origin}: stages.{name}.inbox = {config.stages[name].inbox}: must be at least "
                 f"stages.schedule.options.credits, which is {credits}"
             )
+
+
+def _check_policies(config: Config, schedule: msgspec.Struct) -> None:
+    """Policies may be import paths: make them once, for any device, so that a fault shows before start."""
+    if isinstance(schedule, SchedulingOptions):
+        try:
+            make_policies(schedule, DeviceReady(1, 1, 1, 1))
+        except ConfigError as error:
+            raise ConfigError(f"{config.origin}: {error}") from error
 
 
 def _options(config: Config, name: str, stage_class: StageClass) -> msgspec.Struct:

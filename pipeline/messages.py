@@ -149,6 +149,10 @@ class Room(Message, frozen=True):
     """To schedule from the runtime, control lane: an outlet that was full has room again."""
 
 
+class Wake(Message, frozen=True):
+    """To schedule from itself, control lane: the time has come that its scheduler asked to be woken at."""
+
+
 class DeviceReady(Message, frozen=True):
     """execute -> schedule, control lane, once at start: what the device can hold."""
 

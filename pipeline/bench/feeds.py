@@ -20,6 +20,7 @@ from pipeline.bench.samples import (
     tokenized_request,
 )
 from pipeline.bench.stand import Feed, Stand
+from pipeline.core.policies import SchedulingOptions, make_policies
 from pipeline.core.scheduling import Scheduler
 from pipeline.errors import RequestError, StagelineError
 from pipeline.messages import (
@@ -217,7 +218,7 @@ class Plans(Feed):
             raise StagelineError(
                 f"{self._load.num_rows} rows are over device.max_num_seqs, which is {ready.max_num_seqs}"
             )
-        self._scheduler = Scheduler(ready, eos_ids=())
+        self._scheduler = Scheduler(ready, (), make_policies(SchedulingOptions(), ready))
         for _ in range(self._load.num_rows):
             self._join(self._scheduler)
 

@@ -20,6 +20,8 @@ class Flight:
     num_waiting: int
     num_used_blocks: int
     num_kv_tokens: int
+    num_padding_tokens: int
+    """What a padded batch would compute in this step for nothing; see policies.batching."""
     preempted_ids: list[int]
     """Requests that were sent back to the queue since the plan before."""
 
@@ -61,6 +63,10 @@ class PlanRows:
     def num_tokens(self) -> int:
         return len(self._token_ids)
 
+    def limit(self, num_tokens: int) -> None:
+        """Take at most so many tokens more."""
+        self.budget = min(self.budget, num_tokens)
+
     def join(self, sequence: Sequence) -> None:
         """The sequence has a new slot and new blocks: the device must know all of them."""
         self.joined.append(sequence)
@@ -75,11 +81,28 @@ class PlanRows:
         self._block_cols.append(len(sequence.blocks) - 1)
         self._block_ids.append(sequence.blocks[-1])
 
+    def decode(self, sequences: list[Sequence]) -> None:
+        """One row for each, of the one token it has to catch up: the hot path, so it goes by columns."""
+        self._request_ids += [each.request_id for each in sequences]
+        self._epochs += [each.epoch for each in sequences]
+        self._slots += [each.slot for each in sequences]
+        self._num_tokens += [1] * len(sequences)
+        self._num_computed += [each.num_computed for each in sequences]
+        self._samples += [True] * len(sequences)
+        self._token_ids += [
+            each.token_ids[-1] if len(each.token_ids) == each.num_tokens else NO_TOKEN for each in sequences
+        ]
+        for each in sequences:
+            each.num_computed += 1
+            each.num_tokens += 1
+        self.num_decode_tokens += len(sequences)
+        self.budget -= len(sequences)
+
     def add(self, sequence: Sequence, count: int) -> None:
         """Hand the next `count` tokens of the sequence to the device."""
         token_ids, start = sequence.token_ids, sequence.num_computed
         end = start + count
-        is_last = end == len(token_ids) + sequence.num_pending
+        is_last = end == sequence.num_tokens
         self._request_ids.append(sequence.request_id)
         self._epochs.append(sequence.epoch)
         self._slots.append(sequence.slot)
@@ -91,7 +114,7 @@ class PlanRows:
         else:
             self._token_ids.append(NO_TOKEN)  # sampled by a step in flight; a row has at most this one
         sequence.num_computed = end
-        sequence.num_pending += is_last
+        sequence.num_tokens += is_last
         self.num_decode_tokens += count == 1 and is_last and start >= sequence.num_prompt_tokens
         self.budget -= count
 

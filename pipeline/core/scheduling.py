@@ -3,18 +3,20 @@
 `add` and `cancel` change who is there, `plan` gives each chosen sequence some of the tokens it has to catch
 up, `apply` takes the sampled ones, `take_tokens` yields what the text side must hear. Time is passed in.
 
-Order: first come, first served. A waiting sequence is admitted when the blocks for all tokens it has fit at
-once, so it is never preempted by its own prompt. When a running one finds no block to grow, the youngest is
-preempted and recomputed later; so the oldest always progresses, and since a request that cannot fit alone
-is refused, every sequence ends.
+Who goes first, and who gives way, is asked of policies (core.policies); it is right whatever they answer. A
+sequence is admitted only when the blocks for all tokens it has fit at once, so it is never preempted by its
+own prompt. When a running one finds no block to grow, another (or it itself) is preempted. Since a request
+that cannot fit alone is refused, and preemptions are bounded, every sequence ends.
 """
 
 from collections import deque
 
 from pipeline.core.arrived import ArrivedIds
-from pipeline.core.block_pool import BlockPool, blocks_for
+from pipeline.core.block_pool import BlockPool
 from pipeline.core.outcome import Outcome
 from pipeline.core.plan_rows import Flight, PlanRows
+from pipeline.core.policies import Policies
+from pipeline.core.residents import Residents
 from pipeline.core.sequence import Sequence
 from pipeline.messages import (
     NO_TOKEN,
@@ -34,26 +36,43 @@ class Scheduler:
     Args:
         device: what the device holds.
         eos_ids: token ids that end an answer.
+        policies: not shared with another scheduler.
     """
 
-    def __init__(self, device: DeviceReady, eos_ids: tuple[int, ...]) -> None:
+    def __init__(self, device: DeviceReady, eos_ids: tuple[int, ...], policies: Policies) -> None:
         self.device = device
-        self.pool = BlockPool(device.num_blocks)
-        self.waiting: deque[Sequence] = deque()
-        self.running: list[Sequence] = []
-        """Oldest admission first."""
+        self.policies = policies
+        self.residents = Residents(device)
         self.num_preemptions = 0
         self.num_steps = 0
-        self.num_kv_tokens = 0
-        """Tokens whose KV the running sequences hold, steps in flight included."""
+        self.num_padding_tokens = 0
+        """What padded batches would have computed for nothing so far."""
         self._eos_ids = frozenset(eos_ids)
         self._live: dict[int, Sequence] = {}
-        self._slots = list(range(device.max_num_seqs - 1, -1, -1))
         self._arrived = ArrivedIds()
         self._tombstones: set[int] = set()
         self._in_flight: deque[Flight] = deque()
         self._preempted_ids: list[int] = []
         self._outcome = Outcome()
+
+    @property
+    def pool(self) -> BlockPool:
+        """Which blocks are free."""
+        return self.residents.pool
+
+    @property
+    def num_kv_tokens(self) -> int:
+        """Tokens whose KV the running sequences hold, steps in flight included."""
+        return self.residents.num_kv_tokens
+
+    @property
+    def num_running(self) -> int:
+        """Sequences with a slot and blocks."""
+        return len(self.residents.running)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._live) - len(self.residents.running)
 
     @property
     def num_in_flight(self) -> int:
@@ -64,6 +83,13 @@ class Scheduler:
     def is_idle(self) -> bool:
         """No sequence, no step in flight, nothing to tell: then all blocks are free."""
         return not (self._live or self._in_flight or self._outcome.has_rows)
+
+    @property
+    def wake_ns(self) -> int | None:
+        """When `shed` or `plan` would do something although nothing has happened; None: never."""
+        policies = self.policies
+        times_ns = (policies.shedding.wake_ns, policies.batching.wake_ns)
+        return min((each for each in times_ns if each is not None), default=None)
 
     # Who is there ---------------------------------------------------------------------------
 
@@ -86,7 +112,8 @@ class Scheduler:
                 code="kv_capacity_exceeded",
             )
         self._live[request.request_id] = sequence
-        self.waiting.append(sequence)
+        self.policies.lengths.predict(sequence)
+        self._enqueue(sequence)
         return None
 
     def add_rejected(self, request_id: int) -> None:
@@ -97,31 +124,51 @@ class Scheduler:
     def cancel(self, request_id: int, reason: FinishReason) -> None:
         """End a request early; a no-op for one that has ended. STOP owes no terminal row."""
         sequence = self._live.get(request_id)
-        if sequence is not None:
+        if sequence is None:
+            if request_id not in self._arrived:
+                self._tombstones.add(request_id)
+        elif reason is FinishReason.STOP:
+            self.policies.lengths.observe(sequence)
             self._release(sequence)
-            if reason is not FinishReason.STOP:
-                self._outcome.end(sequence, NO_TOKEN, reason)
-        elif request_id not in self._arrived:
-            self._tombstones.add(request_id)
+        else:
+            self._release(sequence)
+            self._outcome.end(sequence, NO_TOKEN, reason)
 
     def pause(self, request_id: int, *, is_paused: bool) -> None:
         """Plan no more (or again) of a request; it keeps its blocks. Unknown ids are ignored."""
-        if sequence := self._live.get(request_id):
-            sequence.is_paused = is_paused
+        sequence = self._live.get(request_id)
+        if sequence is None or sequence.is_paused == is_paused:
+            return
+        sequence.is_paused = is_paused
+        if sequence.slot < 0 and is_paused:
+            self.policies.order.discard(sequence)
+        elif sequence.slot < 0:
+            self.policies.order.push(sequence)
+
+    def shed(self, now_ns: int) -> list[Rejected]:
+        """Drop those that have waited in vain; the answers to them. Called before `plan`."""
+        rejections: list[Rejected] = []
+        for sequence, rejected in self.policies.shedding.expired(now_ns):
+            self._release(sequence)
+            rejections.append(rejected)
+        return rejections
 
     # One step -------------------------------------------------------------------------------
 
     def plan(self, now_ns: int) -> StepPlan | None:
         """The next step, or None if no sequence has anything to compute."""
         rows = PlanRows(self.device.max_num_batched_tokens)
+        is_open = self.policies.batching.opens(self.num_running, len(self.policies.order), now_ns)
+        if is_open:
+            self._make_way(now_ns)
         num_preemptions = self.num_preemptions
-        self._plan_prefills(rows, self._plan_decodes(rows))
-        if self.num_preemptions == num_preemptions:  # blocks just freed are not given away again
-            self._admit(rows)
+        self._plan_running(rows)
+        if is_open and self.num_preemptions == num_preemptions:  # blocks just freed are not given away again
+            self._admit(rows, now_ns)
         if rows.is_empty:
             return None
         self.num_steps += 1
-        self.num_kv_tokens += rows.num_tokens
+        self.residents.num_kv_tokens += rows.num_tokens
         self._in_flight.append(self._flight(rows))
         return rows.seal(self.num_steps, now_ns)
 
@@ -130,6 +177,7 @@ class Scheduler:
         flight = self._in_flight.popleft()
         if flight.step_id != sampled.step_id:
             raise AssertionError(f"step {sampled.step_id} applied, {flight.step_id} expected")
+        self._learn(flight, sampled)
         self._outcome.step(flight.step_id, (*sampled.times_ns, taken_ns), flight.joined)
         live, eos_ids = self._live, self._eos_ids
         going_on: list[int] = []
@@ -140,7 +188,6 @@ class Scheduler:
             sequence = live.get(request_id)
             if sequence is None or sequence.epoch != epoch:
                 continue  # ended or preempted while this row was in flight
-            sequence.num_pending -= 1
             sequence.token_ids.append(token_id)
             if token_id in eos_ids and not sequence.sampling.ignore_eos:
                 self._finish(sequence, token_id, FinishReason.STOP)
@@ -158,91 +205,134 @@ class Scheduler:
 
     # Parts of plan --------------------------------------------------------------------------
 
-    def _plan_decodes(self, rows: PlanRows) -> list[Sequence]:
-        """Those with one token to catch up; returns those with more."""
-        block_size = self.device.block_size
-        behind: list[Sequence] = []
-        for sequence in tuple(self.running):
-            count = sequence.num_to_compute()
-            if count > 1:
-                behind.append(sequence)
-            if count != 1 or sequence.is_paused or sequence.slot < 0 or not rows.budget:
-                continue
-            if sequence.num_computed < len(sequence.blocks) * block_size or self._grow(sequence, rows):
-                rows.add(sequence, 1)
-        return behind
-
-    def _plan_prefills(self, rows: PlanRows, behind: list[Sequence]) -> None:
-        for sequence in behind:
-            if rows.budget and not sequence.is_paused and sequence.slot >= 0:
+    def _plan_running(self, rows: PlanRows) -> None:
+        """Decode rows first; the prefills that go on share what the budget leaves."""
+        decoding, prefilling = self._ready()
+        decoding = self._grow(decoding[: rows.budget], rows)
+        rows.decode(decoding)
+        self.policies.order.served(decoding)
+        rows.limit(self.policies.budget.max_tokens(len(decoding), self.residents.num_kv_tokens))
+        for sequence in prefilling:
+            if rows.budget and sequence.slot >= 0:
                 rows.add(sequence, min(sequence.num_to_compute(), rows.budget))
 
-    def _admit(self, rows: PlanRows) -> None:
-        while self._slots and rows.budget:
-            sequence = next((each for each in self.waiting if not each.is_paused), None)
-            if sequence is None:
-                return
-            blocks = self.pool.take(blocks_for(len(sequence.token_ids), self.device.block_size))
-            if blocks is None:
-                return
-            self.waiting.remove(sequence)
-            self.running.append(sequence)
-            sequence.slot, sequence.blocks = self._slots.pop(), blocks
-            rows.join(sequence)
-            rows.add(sequence, min(sequence.num_to_compute(), rows.budget))
+    def _ready(self) -> tuple[list[Sequence], list[Sequence]]:
+        """The running with something to compute: one token past the prompt, or any other number."""
+        decoding: list[Sequence] = []
+        prefilling: list[Sequence] = []
+        for sequence in self.residents.running.values():
+            num_tokens, num_computed = sequence.num_tokens, sequence.num_computed
+            if num_tokens >= sequence.max_len or sequence.is_paused:
+                continue
+            if num_computed == num_tokens - 1 and num_computed >= sequence.num_prompt_tokens:
+                decoding.append(sequence)
+            else:
+                prefilling.append(sequence)
+        return decoding, prefilling
 
-    def _grow(self, sequence: Sequence, rows: PlanRows) -> bool:
-        """Hold one block more, preempting from the youngest on. False: it was the youngest."""
-        while (blocks := self.pool.take(1)) is None:
-            victim = self.running[-1]
-            self._preempt(victim)
-            if victim is sequence:
-                return False
-        sequence.blocks += blocks
-        rows.grow(sequence)
-        return True
+    def _grow(self, decoding: list[Sequence], rows: PlanRows) -> list[Sequence]:
+        """See to it that each holds the block that its token is written to; those that still run."""
+        short = self.residents.short(decoding)
+        for sequence in short:
+            while sequence.slot >= 0 and not self.residents.grow(sequence):
+                self._preempt(self.policies.preemption.victim(self.residents.running.values()))
+        for sequence in short:
+            if sequence.slot >= 0:
+                rows.grow(sequence)
+        return [each for each in decoding if each.slot >= 0] if short else decoding
+
+    def _make_way(self, now_ns: int) -> None:
+        """Preempt for the first in order, where it outranks enough of the running to fit then."""
+        head = next(self.policies.order.candidates(now_ns), None)
+        if head is not None and not self.residents.fits(head):
+            for victim in self.policies.preemption.victims(head, self.residents):
+                self._preempt(victim)
+
+    def _admit(self, rows: PlanRows, now_ns: int) -> None:
+        while rows.budget:
+            sequence = self._admissible(now_ns)
+            if sequence is None:
+                self.policies.batching.filled()
+                return
+            self._join(sequence, rows)
+
+    def _admissible(self, now_ns: int) -> Sequence | None:
+        """The first in order if it fits, else the first behind it that may pass it and fits."""
+        if not self.residents.num_free_slots:
+            return None
+        candidates = self.policies.order.candidates(now_ns)
+        head = next(candidates, None)
+        if head is None or self.residents.fits(head):
+            return head
+        for sequence in self.policies.bypass.behind(head, candidates, now_ns):
+            if self.residents.fits(sequence):
+                self.policies.bypass.passed(head)
+                return sequence
+        return None
+
+    def _join(self, sequence: Sequence, rows: PlanRows) -> None:
+        self.policies.order.take(sequence)
+        self.policies.shedding.discard(sequence)
+        self.residents.enter(sequence)
+        self.policies.eviction.restore(sequence)
+        self.policies.batching.joined(sequence)
+        rows.join(sequence)
+        rows.add(sequence, min(sequence.num_to_compute(), rows.budget))
 
     def _preempt(self, sequence: Sequence) -> None:
-        """Give up blocks and slot; all tokens known so far are recomputed when it is admitted again."""
-        self._unschedule(sequence)
+        """Send it back to the queue; what eviction does not keep is computed again after its return."""
         self._outcome.leave(sequence)
+        num_kept = self.policies.eviction.evict(sequence)
+        self.residents.leave(sequence)
         sequence.epoch += 1
+        sequence.num_computed = num_kept
+        sequence.num_tokens = len(sequence.token_ids)
         self._preempted_ids.append(sequence.request_id)
-        sequence.num_computed = sequence.num_pending = 0
-        self.waiting.appendleft(sequence)
+        self._enqueue(sequence)
         self.num_preemptions += 1
 
     def _flight(self, rows: PlanRows) -> Flight:
         preempted_ids, self._preempted_ids = self._preempted_ids, []
+        num_padding_tokens = self.policies.batching.num_padding(self.num_running)
+        self.num_padding_tokens += num_padding_tokens
         return Flight(
             step_id=self.num_steps,
             joined=rows.joined,
             num_rows=rows.num_rows,
             num_prefill_tokens=rows.num_tokens - rows.num_decode_tokens,
             num_decode_tokens=rows.num_decode_tokens,
-            num_running=len(self.running),
-            num_waiting=len(self.waiting),
+            num_running=self.num_running,
+            num_waiting=self.num_waiting,
             num_used_blocks=self.pool.num_owned,
-            num_kv_tokens=self.num_kv_tokens,
+            num_kv_tokens=self.residents.num_kv_tokens,
+            num_padding_tokens=num_padding_tokens,
             preempted_ids=preempted_ids,
         )
 
-    # Endings --------------------------------------------------------------------------------
+    # Waiting and endings --------------------------------------------------------------------
+
+    def _enqueue(self, sequence: Sequence) -> None:
+        if not sequence.is_paused:
+            self.policies.order.push(sequence)
+        self.policies.shedding.push(sequence)
 
     def _finish(self, sequence: Sequence, token_id: int, reason: FinishReason) -> None:
+        self.policies.lengths.observe(sequence)
         self._release(sequence)
         self._outcome.end(sequence, token_id, reason)
 
     def _release(self, sequence: Sequence) -> None:
+        """It has ended: nothing is kept of it."""
         del self._live[sequence.request_id]
         if sequence.slot >= 0:
-            self._unschedule(sequence)
-        else:
-            self.waiting.remove(sequence)
+            self.residents.leave(sequence)
+            return
+        self.policies.order.discard(sequence)
+        self.policies.shedding.discard(sequence)
+        self.policies.eviction.discard(sequence)
 
-    def _unschedule(self, sequence: Sequence) -> None:
-        self.running.remove(sequence)
-        self.num_kv_tokens -= sequence.num_computed
-        self._slots.append(sequence.slot)
-        self.pool.give_back(sequence.blocks)
-        sequence.slot, sequence.blocks = -1, []
+    def _learn(self, flight: Flight, sampled: SampledBatch) -> None:
+        _, begin_ns, end_ns, _, _ = sampled.times_ns
+        self.policies.cost.observe(
+            flight.num_prefill_tokens, flight.num_decode_tokens, flight.num_kv_tokens, end_ns - begin_ns
+        )

@@ -3,14 +3,14 @@
 from dataclasses import dataclass, field
 
 from pipeline.core.timeline import Clocked
-from pipeline.messages import SamplingParams, TokenizedRequest
+from pipeline.messages import SamplingParams, Terms, TokenizedRequest
 
 
 @dataclass(slots=True, eq=False)
 class Sequence:
     """Tokens known, tokens handed to the device, blocks held.
 
-    Invariants: num_computed <= len(token_ids) + num_pending; blocks cover num_computed tokens;
+    Invariants: num_computed <= num_tokens; blocks cover num_computed tokens while running;
     slot >= 0 exactly while running.
     """
 
@@ -18,9 +18,14 @@ class Sequence:
     token_ids: list[int]
     """Prompt, then output; grows as results are applied."""
     num_prompt_tokens: int
+    num_tokens: int
+    """Tokens known, and those that steps in flight are sampling, which only the device knows yet."""
     max_len: int
     """Prompt and output tokens together, at which it ends."""
     sampling: SamplingParams
+    terms: Terms
+    arrived_ns: int
+    """When it came to the door."""
     clocked: Clocked
     epoch: int = 0
     """Rises at each preemption, so that results still in flight are told from new ones."""
@@ -28,10 +33,17 @@ class Sequence:
     blocks: list[int] = field(default_factory=list)
     num_computed: int = 0
     """Tokens whose KV is written once the steps in flight are done."""
-    num_pending: int = 0
-    """Tokens being sampled by steps in flight: they count, but only the device knows them."""
     is_paused: bool = False
     is_started: bool = False
+    """The text side knows of it: from then on only a terminal row can end it."""
+    predicted_tokens: int = 0
+    """Output tokens that the length predictor expects of it in all."""
+    rank: int = 0
+    """Lower goes first; set and read by orders that have a static one (policies.keyed)."""
+    num_passed: int = 0
+    """How many others were admitted while it was first and did not fit,"""
+    blocked_ns: int = 0
+    """and since when it has not; see policies.bypass."""
 
     @classmethod
     def of(cls, request: TokenizedRequest) -> "Sequence":
@@ -42,10 +54,23 @@ class Sequence:
             request_id=request.request_id,
             token_ids=request.token_ids,
             num_prompt_tokens=len(request.token_ids),
+            num_tokens=len(request.token_ids),
             max_len=len(request.token_ids) + max_tokens,
             sampling=request.sampling,
+            terms=request.terms,
+            arrived_ns=request.arrived_ns,
             clocked=Clocked(request.segments_ns, request.sent_ns),
         )
+
+    @property
+    def max_tokens(self) -> int:
+        """Output tokens at which it ends."""
+        return self.max_len - self.num_prompt_tokens
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Output tokens known."""
+        return len(self.token_ids) - self.num_prompt_tokens
 
     @property
     def max_kv_tokens(self) -> int:
@@ -57,5 +82,4 @@ class Sequence:
 
         Prefill, a chunk of it, decode (1) and recompute after a preemption are all this one number.
         """
-        num_tokens = len(self.token_ids) + self.num_pending
-        return num_tokens - self.num_computed if num_tokens < self.max_len else 0
+        return self.num_tokens - self.num_computed if self.num_tokens < self.max_len else 0

@@ -3,8 +3,12 @@
 Order inside one wake-up: cancels and results, then the next plan out, then tokens to detokenize - the
 device's next step leaves before anybody works on text. A plan needs a credit and room for its tokens
 downstream, so a slow text side slows the device instead of filling memory.
+
+Where the scheduler has something to do at a certain time (end a gather window, drop who waited too long), one
+timer wakes the stage for the earliest of these.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
@@ -12,6 +16,7 @@ import msgspec
 
 from pipeline.checkpoint.card import ModelCard
 from pipeline.core.plan_rows import Flight
+from pipeline.core.policies import SchedulingOptions, make_policies
 from pipeline.core.scheduling import Scheduler
 from pipeline.messages import (
     Cancel,
@@ -24,6 +29,7 @@ from pipeline.messages import (
     StepPlan,
     TokenBatch,
     TokenizedRequest,
+    Wake,
 )
 from pipeline.runtime.stage import Stage, StageContext
 from pipeline.runtime.trace import Point
@@ -31,7 +37,7 @@ from pipeline.telemetry import Occupancy, StepRecord, Telemetry
 from pipeline.topology import CREDITS
 
 
-class ScheduleOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ScheduleOptions(SchedulingOptions, frozen=True, forbid_unknown_fields=True):
     credits: Annotated[int, msgspec.Meta(ge=1, le=8)] = CREDITS
     """Steps in flight at once."""
     max_waiting: Annotated[int, msgspec.Meta(ge=1)] = 256
@@ -48,6 +54,8 @@ class Schedule(Stage[Any, ScheduleOptions]):
     def __init__(self, ctx: StageContext, options: ScheduleOptions) -> None:
         super().__init__(ctx, options)
         self._scheduler: Scheduler
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ns = 0
         self._is_open = False
         self._taken_ns = 0
         self._awaits_room = False
@@ -64,28 +72,36 @@ class Schedule(Stage[Any, ScheduleOptions]):
             SampledBatch: self._apply,
             DeviceReady: self._open,
             Room: self._room,
+            Wake: self._wake,
         }
 
     def limit(self) -> int:
         if not self._is_open:
             return 0
-        return max(0, self.options.max_waiting - len(self._scheduler.waiting))
+        return max(0, self.options.max_waiting - self._scheduler.num_waiting)
 
     async def handle(self, batch: Sequence[Any]) -> None:
         self._taken_ns = self.ctx.clock()
         for message in batch:
             self._on[type(message)](message)
+        self._shed()
         self._plan()
         self._tell()
+        self._set_timer()
 
     async def drain(self) -> None:
         while not self._scheduler.is_idle:
             await self.handle(await self.ctx.inbox.recv_control())
 
+    async def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
     # One method a message -------------------------------------------------------------------
 
     def _open(self, ready: DeviceReady) -> None:
-        self._scheduler = Scheduler(ready, self.ctx.resource(ModelCard).eos_ids)
+        policies = make_policies(self.options, ready)
+        self._scheduler = Scheduler(ready, self.ctx.resource(ModelCard).eos_ids, policies)
         self._is_open = True
         self.ctx.resource(Telemetry).watch(self._gauges)
         self.ctx.resource(Telemetry).occupancy = self._occupancy
@@ -116,7 +132,14 @@ class Schedule(Stage[Any, ScheduleOptions]):
     def _room(self, _: Room) -> None:
         self._awaits_room = False
 
+    def _wake(self, _: Wake) -> None:
+        self._timer = None
+
     # What leaves ----------------------------------------------------------------------------
+
+    def _shed(self) -> None:
+        for rejected in self._scheduler.shed(self._taken_ns):
+            self.ctx.outlet(Rejected).post(rejected)
 
     def _plan(self) -> None:
         scheduler = self._scheduler
@@ -143,6 +166,17 @@ class Schedule(Stage[Any, ScheduleOptions]):
         if not self._awaits_room:
             self._awaits_room = True
             self._tokens.when_room(lambda: self.ctx.inbox.post(Room()))
+
+    def _set_timer(self) -> None:
+        """One timer, for the earliest time that was asked for; it may come early, and then asks again."""
+        wake_ns = self._scheduler.wake_ns
+        if wake_ns is None or (self._timer is not None and self._timer_ns <= wake_ns):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        delay_s = max(0, wake_ns - self.ctx.clock()) / 1e9
+        self._timer_ns = wake_ns
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self.ctx.inbox.post, Wake())
 
     # What is seen ---------------------------------------------------------------------------
 
@@ -181,13 +215,13 @@ class Schedule(Stage[Any, ScheduleOptions]):
 
     def _occupancy(self) -> Occupancy:
         scheduler = self._scheduler
-        return Occupancy(len(scheduler.running), len(scheduler.waiting), scheduler.pool.states())
+        return Occupancy(scheduler.num_running, scheduler.num_waiting, scheduler.pool.states())
 
     def _gauges(self) -> dict[str, float]:
         scheduler = self._scheduler
         return {
-            "requests_running": len(scheduler.running),
-            "requests_waiting": len(scheduler.waiting),
+            "requests_running": scheduler.num_running,
+            "requests_waiting": scheduler.num_waiting,
             "preemptions_total": scheduler.num_preemptions,
             "steps_total": scheduler.num_steps,
             "steps_in_flight": scheduler.num_in_flight,

@@ -6,6 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from pipeline.core.policies import SchedulingOptions, make_policies
 from pipeline.core.scheduling import Scheduler
 from pipeline.messages import (
     NO_TOKEN,
@@ -32,7 +33,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     )
     def begin(self, num_blocks: int, max_num_seqs: int, max_num_batched_tokens: int) -> None:
         device = DeviceReady(num_blocks, BLOCK, max_num_seqs, max_num_batched_tokens)
-        self.scheduler = Scheduler(device, eos_ids=(40,))
+        self.scheduler = Scheduler(device, (40,), make_policies(SchedulingOptions(), device))
         self.runner = CheckingRunner(device)
         self.flying: deque[StepHandle] = deque()
         self.requests: dict[int, TokenizedRequest] = {}
@@ -125,9 +126,9 @@ class SchedulerMachine(RuleBasedStateMachine):
     def blocks_are_conserved(self) -> None:
         if not hasattr(self, "scheduler"):
             return
-        held = [block for sequence in self.scheduler.running for block in sequence.blocks]
+        held = [block for sequence in self.scheduler.residents.running.values() for block in sequence.blocks]
         assert len(held) == len(set(held)) == self.scheduler.pool.num_owned
-        assert len(self.scheduler.running) <= self.scheduler.device.max_num_seqs
+        assert len(self.scheduler.residents.running) <= self.scheduler.device.max_num_seqs
 
     def teardown(self) -> None:
         if not hasattr(self, "scheduler"):

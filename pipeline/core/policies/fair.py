@@ -1,0 +1,129 @@
+"""Fair: a virtual token counter per tenant (Sheng et al., Fairness in Serving Large Language Models, 2024).
+
+Each tenant has a counter of the service it got, and the waiting tenant with the lowest is admitted next. A
+tenant that begins to wait is lifted to the lowest of those who wait, so idle time earns no credit.
+
+Bound (theorem 4.4 there). Take two tenants who both have requests waiting all through an interval, and
+service as prompt_weight * prompt tokens + output_weight * output tokens, over the tenant's weight. Theirs
+differ by at most 2 * max(prompt_weight * longest prompt, output_weight * M), where M is how many tokens the
+sequences on the device can have together. A device that runs one request at a time thus keeps them within two
+maximal requests of each other.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from heapq import heapify, heappop, heappush, heapreplace
+
+from pipeline.core.policies.ranked_queue import RankedQueue
+from pipeline.core.sequence import Sequence
+
+MAX_IDLE = 4096
+"""Past so many counters, those of idle tenants that would be lifted anyway are forgotten."""
+
+
+class FairOrder:
+    """See the module. Inside a tenant, first come, first served.
+
+    Args:
+        weights: shares of tenants; a tenant of weight 2 gets twice the service of one of weight 1, which is
+            the weight of those not named.
+        prompt_weight, output_weight: what a prompt token and an output token cost.
+    """
+
+    def __init__(
+        self, weights: Mapping[str, float], prompt_weight: float = 1.0, output_weight: float = 2.0
+    ) -> None:
+        self._weights = weights
+        self._prompt_weight = prompt_weight
+        self._output_weight = output_weight
+        self._counters: defaultdict[str, float] = defaultdict(float)
+        self._queues: dict[str, RankedQueue] = {}
+        """Of tenants with somebody waiting."""
+        self._heap: list[tuple[float, str]] = []
+        """An entry for each of these, of a counter that may have risen since."""
+        self._floor = 0.0
+        """The counter of the tenant that stopped waiting last."""
+        self._num_waiting = 0
+
+    def __len__(self) -> int:
+        return self._num_waiting
+
+    def service(self, tenant: str) -> float:
+        """The tenant's counter."""
+        return self._counters.get(tenant, 0.0)
+
+    def push(self, sequence: Sequence) -> None:
+        tenant = sequence.terms.tenant
+        if tenant not in self._queues:
+            self._lift(tenant)
+        self._queues[tenant].push(sequence.arrived_ns, sequence)
+        self._num_waiting += 1
+
+    def take(self, sequence: Sequence) -> None:
+        tenant = sequence.terms.tenant
+        self.discard(sequence)
+        if not sequence.epoch:  # what is computed again after a preemption is not charged again
+            cost = self._prompt_weight * sequence.num_prompt_tokens + self._output_weight
+            self._counters[tenant] += cost / self._weight(tenant)
+
+    def discard(self, sequence: Sequence) -> None:
+        tenant = sequence.terms.tenant
+        queue = self._queues.get(tenant)
+        if queue is None or sequence not in queue:
+            return
+        queue.discard(sequence)
+        self._num_waiting -= 1
+        if not queue:
+            self._floor = self._counters[tenant]
+            del self._queues[tenant]
+
+    def candidates(self, now_ns: int) -> Iterator[Sequence]:
+        first = self._first()
+        if first is None:
+            return
+        yield from self._queues[first]
+        for tenant in sorted(self._queues.keys() - {first}, key=self._counters.__getitem__):
+            yield from self._queues[tenant]
+
+    def victim(self, running: Iterable[Sequence]) -> Sequence:
+        counters = self._counters
+        return max(running, key=lambda each: (counters[each.terms.tenant], each.arrived_ns, each.request_id))
+
+    def preempts(self, waiting: Sequence, running: Sequence) -> bool:
+        return False
+
+    def served(self, decoding: list[Sequence]) -> None:
+        for tenant, num_tokens in Counter([each.terms.tenant for each in decoding]).items():
+            self._counters[tenant] += num_tokens * self._output_weight / self._weight(tenant)
+
+    def _weight(self, tenant: str) -> float:
+        return self._weights.get(tenant, 1.0)
+
+    def _lift(self, tenant: str) -> None:
+        """The tenant begins to wait."""
+        first = self._first()
+        floor = self._floor if first is None else self._counters[first]
+        self._forget(floor)
+        self._counters[tenant] = max(self._counters[tenant], floor)
+        self._queues[tenant] = RankedQueue()
+        heappush(self._heap, (self._counters[tenant], tenant))
+
+    def _first(self) -> str | None:
+        """The waiting tenant with the lowest counter. Counters only rise, so a late entry is moved down."""
+        if len(self._heap) > 2 * len(self._queues):
+            self._heap = [(self._counters[tenant], tenant) for tenant in self._queues]
+            heapify(self._heap)
+        while self._heap:
+            counter, tenant = self._heap[0]
+            if tenant not in self._queues:
+                heappop(self._heap)
+            elif counter < self._counters[tenant]:
+                heapreplace(self._heap, (self._counters[tenant], tenant))
+            else:
+                return tenant
+        return None
+
+    def _forget(self, floor: float) -> None:
+        if len(self._counters) > MAX_IDLE + 2 * len(self._queues):
+            kept = {t: c for t, c in self._counters.items() if c > floor or t in self._queues}
+            self._counters = defaultdict(float, kept)

@@ -1,0 +1,87 @@
+"""Orders with a static rank: first come, priority, shortest first.
+
+Each rank is a virtual arrival time: the real one, moved by what the policy grants or charges the request. As
+everybody ages at the same rate, who is before whom never changes while they wait, so a heap suffices.
+
+Bound. Let the shifts of all requests lie in [low, high]. A request that arrived at t and is moved by s has
+rank t + s. One that arrives after t + s - low has a higher rank and is never admitted before it (but for the
+bounded bypass). So a request is passed only by those that arrive less than s - low <= high - low after it:
+whatever the load, from then on it stands before all newcomers, and waits only for the finite work that was
+before it.
+
+* fcfs      s = 0: passed by nobody.
+* priority  s = -ageing * priority: waiting for `ageing` makes up for one level. One of priority p is passed
+            only by those that arrive less than (highest - p) * ageing after it.
+* sjf       score = predicted - a * wait, tokens: s = predicted / a. Passed only by those that arrive less
+            than (predicted - 1) / a after it.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
+
+from pipeline.core.policies.ranked_queue import RankedQueue
+from pipeline.core.sequence import Sequence
+
+Shift = Callable[[Sequence], int]
+"""How much later, in ns, a request counts as arrived; less than 0 is earlier."""
+
+by_rank = attrgetter("rank", "request_id")
+
+
+def no_shift(sequence: Sequence) -> int:
+    """First come, first served."""
+    return 0
+
+
+def priority_shift(ageing_ns: int) -> Shift:
+    """Terms.priority; waiting for `ageing_ns` makes up for one level."""
+    return lambda sequence: -ageing_ns * sequence.terms.priority
+
+
+def length_shift(tokens_per_s: float) -> Shift:
+    """Shortest predicted answer first; a second of waiting makes up for `tokens_per_s` tokens."""
+    ns_per_token = 1e9 / tokens_per_s
+    return lambda sequence: int(ns_per_token * sequence.predicted_tokens)
+
+
+class KeyedOrder:
+    """By `arrived_ns + shift`. The running one with the highest rank gives way first."""
+
+    def __init__(self, shift: Shift = no_shift) -> None:
+        self._shift = shift
+        self._queue = RankedQueue()
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def push(self, sequence: Sequence) -> None:
+        sequence.rank = sequence.arrived_ns + self._shift(sequence)
+        self._queue.push(sequence.rank, sequence)
+
+    def take(self, sequence: Sequence) -> None:
+        self._queue.discard(sequence)
+
+    def discard(self, sequence: Sequence) -> None:
+        self._queue.discard(sequence)
+
+    def candidates(self, now_ns: int) -> Iterator[Sequence]:
+        return iter(self._queue)
+
+    def victim(self, running: Iterable[Sequence]) -> Sequence:
+        return max(running, key=by_rank)
+
+    def preempts(self, waiting: Sequence, running: Sequence) -> bool:
+        return False
+
+    def served(self, decoding: list[Sequence]) -> None:
+        return None
+
+
+class PriorityOrder(KeyedOrder):
+    """KeyedOrder by priority. Age moves a request ahead in the queue, but only priority preempts."""
+
+    def __init__(self, ageing_ns: int) -> None:
+        super().__init__(priority_shift(ageing_ns))
+
+    def preempts(self, waiting: Sequence, running: Sequence) -> bool:
+        return waiting.terms.priority > running.terms.priority

@@ -1,0 +1,26 @@
+"""Policies: one of each, as the scheduler takes them."""
+
+from dataclasses import dataclass
+
+from pipeline.core.length_prediction import JudgedLengths
+from pipeline.core.policies.bypass import Bypass
+from pipeline.core.policies.contracts import Batching, Eviction, Order, PrefillBudget
+from pipeline.core.policies.preemption import Preemption
+from pipeline.core.policies.shedding import Shedding
+from pipeline.core.step_cost import StepCost
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """All that is decided outside the scheduler. They have state, so each scheduler needs its own."""
+
+    order: Order
+    batching: Batching
+    budget: PrefillBudget
+    bypass: Bypass
+    preemption: Preemption
+    eviction: Eviction
+    shedding: Shedding
+    lengths: JudgedLengths
+    cost: StepCost
+    """Is told of every step."""

@@ -1,0 +1,47 @@
+"""Preemption: who is sent back to the queue, and how often that may happen to one request."""
+
+from collections.abc import Iterable
+
+from pipeline.core.policies.contracts import Order
+from pipeline.core.residents import Residents
+from pipeline.core.sequence import Sequence
+
+
+class Preemption:
+    """Asks the order for victims, and sees to it that everybody ends.
+
+    A request that was preempted `max_preemptions` times never gives way to a waiting one, and to a growing
+    one only where all that run have been preempted as often; then the latest arrival goes. So each request
+    costs a bounded number of preemptions, and after these the oldest always progresses.
+    """
+
+    def __init__(self, order: Order, max_preemptions: int) -> None:
+        self._order = order
+        self._max_preemptions = max_preemptions
+
+    def victim(self, running: Iterable[Sequence]) -> Sequence:
+        """Who gives way so that another running one can grow; it may be that one itself."""
+        running = list(running)
+        spare = [each for each in running if each.epoch < self._max_preemptions]
+        if spare:
+            return self._order.victim(spare)
+        return max(running, key=lambda each: (each.arrived_ns, each.request_id))
+
+    def victims(self, waiting: Sequence, residents: Residents) -> list[Sequence]:
+        """Who gives way so that `waiting` can start; none if all who may would not be enough."""
+        spare = [
+            each
+            for each in residents.running.values()
+            if each.epoch < self._max_preemptions and self._order.preempts(waiting, each)
+        ]
+        num_free, num_slots = residents.pool.num_free, residents.num_free_slots
+        victims: list[Sequence] = []
+        while not num_slots or num_free < residents.num_needed(waiting):
+            if not spare:
+                return []
+            victim = self._order.victim(spare)
+            spare.remove(victim)
+            victims.append(victim)
+            num_free += len(victim.blocks)
+            num_slots += 1
+        return victims
