@@ -2,7 +2,8 @@
 
 Letters in shapes: B rows (sequences in the step), T tokens (packed over rows), C hidden size, H query heads,
 Hkv key/value heads, D head dim, F feed-forward size, V vocabulary, R rows that yield a token.
-A kernel library implements Ops; a library that runs all layers in one call implements Model instead.
+A kernel library implements Ops; a library that runs all layers in one call (gpu.host) implements Model and
+KvLayout instead.
 """
 
 from collections.abc import Iterable
@@ -38,7 +39,7 @@ class StepInputs:
 
 
 class LayerKv(NamedTuple):
-    """One layer's paged keys and values, in the shape that Ops.kv_shape states."""
+    """One layer's paged keys and values, in the shape that KvLayout.kv_shape states."""
 
     k: Tensor
     v: Tensor
@@ -56,7 +57,15 @@ AttentionPlan: TypeAlias = Any
 """Indices and masks of one step, shared by all its layers; its type is the private matter of one Ops."""
 
 
-class Ops(Protocol):
+class KvLayout(Protocol):
+    """What the dimensions of the cache mean is known only to those who write and read it."""
+
+    def kv_shape(self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> tuple[int, ...]:
+        """The shape of a layer's k and of its v."""
+        ...
+
+
+class Ops(KvLayout, Protocol):
     """Kernels over packed tokens. Results are new tensors unless a method says otherwise; every dtype is the
     model's (bf16 or fp32), and reductions are done in fp32. A token's result is bitwise independent of the
     other tokens in the call where the implementation can hold that (docs/decisions/0002).
@@ -85,10 +94,6 @@ class Ops(Protocol):
         """
         ...
 
-    def kv_shape(self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> tuple[int, ...]:
-        """The shape of a layer's k and of its v; only Ops knows what its dimensions mean."""
-        ...
-
     def write_kv(self, k: Tensor, v: Tensor, kv: LayerKv, slot_mapping: Tensor) -> None:
         """Write [T, Hkv, D] keys (rotated) and values into the cache at slot_mapping [T]."""
         ...
@@ -112,18 +117,21 @@ class Ops(Protocol):
 class Model(Protocol):
     """A decoder with its weights on the device."""
 
-    @classmethod
+    def forward(self, inputs: StepInputs, layers: list[LayerKv]) -> Tensor:
+        """Write the step's keys and values; -> [R, V] logits of inputs.logits_rows."""
+        ...
+
+
+class Family(Protocol):
+    """A model written over Ops: the class object that gpu.models registers."""
+
     def load(
-        cls,
+        self,
         architecture: Architecture,
         tensors: Iterable[tuple[str, Tensor]],
         ops: Ops,
         dtype: torch.dtype,
         device: torch.device,
-    ) -> "Model":
+    ) -> Model:
         """Consume Hugging Face-named tensors one by one. Raises ModelError naming the tensor at fault."""
-        ...
-
-    def forward(self, inputs: StepInputs, layers: list[LayerKv]) -> Tensor:
-        """Write the step's keys and values; -> [R, V] logits of inputs.logits_rows."""
         ...

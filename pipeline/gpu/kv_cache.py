@@ -3,7 +3,7 @@
 import torch
 
 from pipeline.checkpoint.card import Architecture
-from pipeline.gpu.api import LayerKv, Ops
+from pipeline.gpu.api import KvLayout, LayerKv
 
 
 def block_bytes(architecture: Architecture, block_size: int, dtype: torch.dtype) -> int:
@@ -14,14 +14,14 @@ def block_bytes(architecture: Architecture, block_size: int, dtype: torch.dtype)
 
 def new_kv_cache(
     architecture: Architecture,
-    ops: Ops,
+    layout: KvLayout,
     num_blocks: int,
     block_size: int,
     dtype: torch.dtype,
     device: torch.device,
 ) -> list[LayerKv]:
     """One zeroed (k, v) pair a layer. Zeroed, since a masked position still takes part with weight 0."""
-    shape = ops.kv_shape(num_blocks, block_size, architecture.num_kv_heads, architecture.head_dim)
+    shape = layout.kv_shape(num_blocks, block_size, architecture.num_kv_heads, architecture.head_dim)
 
     def zeros() -> torch.Tensor:
         return torch.zeros(shape, dtype=dtype, device=device)

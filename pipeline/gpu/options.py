@@ -15,6 +15,10 @@ class RunnerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """auto is bfloat16."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto is cuda where there is one."""
+    backend: Literal["auto", "host", "torch"] = "auto"
+    """host: the C++ kernels of gpu.host, on the CPU; auto is host where it can run, else torch."""
+    weights: Literal["auto", "bf16", "int8"] = "auto"
+    """Of the host backend's linears; auto is int8 where an evaluation has found it good enough."""
     block_size: Literal[8, 16, 32, 64, 128] = 16
     """Tokens a KV block."""
     max_num_seqs: Count = 64

@@ -14,12 +14,12 @@ class RopeTable:
     def __init__(self, architecture: Architecture, device: torch.device) -> None:
         positions = torch.arange(architecture.max_position, dtype=torch.float32)
         angles = torch.outer(positions, inverse_frequencies(architecture))[:, None]
-        self._cos = angles.cos().to(device)
-        self._sin = angles.sin().to(device)
+        self.cos = angles.cos().to(device)
+        self.sin = angles.sin().to(device)
 
     def rows(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """[T] -> cos, sin [T, 1, D / 2]."""
-        return self._cos[positions], self._sin[positions]
+        return self.cos[positions], self.sin[positions]
 
 
 def inverse_frequencies(architecture: Architecture) -> Tensor:

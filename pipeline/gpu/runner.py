@@ -14,10 +14,9 @@ from torch import Tensor
 from pipeline.checkpoint.card import Architecture, ModelCard
 from pipeline.errors import ConfigError
 from pipeline.gpu.api import LayerKv, Model
+from pipeline.gpu.backends import open_model
 from pipeline.gpu.inputs import SlotTable
-from pipeline.gpu.kernels.reference import TorchOps
 from pipeline.gpu.kv_cache import block_bytes, new_kv_cache
-from pipeline.gpu.models import find_model
 from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.sampling import SamplingOp
 from pipeline.gpu.sizing import auto_budget, count_blocks, memory_budget
@@ -109,8 +108,7 @@ def build_runner(
     if options.num_threads is not None:
         torch.set_num_threads(options.num_threads)
     dtype = torch.float32 if options.dtype == "float32" else torch.bfloat16
-    ops = TorchOps(device, options.block_size)
-    model = find_model(architecture.family).load(architecture, tensors, ops, dtype, device)
+    model, layout = open_model(architecture, tensors, options, dtype, device)
     max_blocks = -(-max_model_len // options.block_size)
     num_blocks = options.num_blocks or count_blocks(
         auto_budget(device) if kv_budget is None else kv_budget,
@@ -119,7 +117,7 @@ def build_runner(
     )
     return Runner(
         model,
-        new_kv_cache(architecture, ops, num_blocks, options.block_size, dtype, device),
+        new_kv_cache(architecture, layout, num_blocks, options.block_size, dtype, device),
         SlotTable(options.max_num_seqs, max_blocks, options.block_size, device),
         sampling_op(),
         DeviceReady(

@@ -1,6 +1,6 @@
 """Named tensors on their way from a file into a model, checked against what the model expects."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
 import torch
@@ -34,19 +34,31 @@ def collect(
     device: torch.device,
 ) -> TensorBag:
     """Take in exactly the expected tensors. Raises ModelError."""
-    found: dict[str, Tensor] = {}
+    return TensorBag(
+        {
+            name: tensor.to(device=device, dtype=dtype).contiguous()
+            for name, tensor in checked(tensors, expected)
+        }
+    )
+
+
+def checked(tensors: Iterable[tuple[str, Tensor]], expected: Shapes) -> Iterator[tuple[str, Tensor]]:
+    """Pass on exactly the expected tensors, in the order they come. Raises ModelError, for those that are
+    missing or unexpected once all have come.
+    """
+    found: set[str] = set()
     unexpected = []
     for name, tensor in tensors:
         if name in expected:
             _check_shape(name, tuple(tensor.shape), expected[name])
-            found[name] = tensor.to(device=device, dtype=dtype).contiguous()
+            found.add(name)
+            yield name, tensor
         else:
             unexpected.append(name)
     if unexpected:
         raise ModelError(f"the model file has tensors that this architecture has not: {_listed(unexpected)}")
     if missing := [name for name in expected if name not in found]:
         raise ModelError(f"the model file lacks tensors: {_listed(missing)}; is it complete?")
-    return TensorBag(found)
 
 
 def _check_shape(name: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:

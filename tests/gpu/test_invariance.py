@@ -1,6 +1,8 @@
 """A request's logits have the same bits alone, among others, in any chunks and after a preemption."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -54,11 +56,23 @@ class Bench:
         return torch.stack(logits), me.output
 
 
-@pytest.fixture(scope="module", params=["bfloat16", "float32"])
-def bench(request: pytest.FixtureRequest) -> Bench:
+BACKENDS: dict[str, dict[str, Any]] = {
+    "torch bf16": {"backend": "torch"},
+    "torch fp32": {"dtype": "float32"},
+    "host bf16": {"backend": "host", "weights": "bf16"},
+    "host int8": {"backend": "host", "weights": "int8"},
+    "host int8, blocks of 64": {"backend": "host", "weights": "int8", "block_size": 64},
+    "host int8, 3 threads": {"backend": "host", "weights": "int8", "num_threads": 3},
+}
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     op = KeepLogits()
-    options = RunnerOptions(dtype=request.param, device="cpu", num_blocks=800, max_num_seqs=16)
-    return Bench(Driver(build_runner(WIDE, random_tensors(WIDE), options, lambda: op)), op)
+    options = RunnerOptions(device="cpu", num_blocks=800, max_num_seqs=16, **BACKENDS[request.param])
+    before = torch.get_num_threads()
+    yield Bench(Driver(build_runner(WIDE, random_tensors(WIDE), options, lambda: op)), op)
+    torch.set_num_threads(before)
 
 
 def tokens(length: int, seed: int) -> list[int]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pipeline.checkpoint.card import Architecture
-from pipeline.gpu.api import AttentionPlan, LayerKv, Linear, Model, Ops, StepInputs
+from pipeline.gpu.api import AttentionPlan, Family, LayerKv, Linear, Ops, StepInputs
 from pipeline.gpu.rope import RopeTable
 from pipeline.gpu.tensors import Shapes, TensorBag, collect
 
@@ -142,4 +142,4 @@ def _load_layer(bag: TensorBag, prefix: str, ops: Ops) -> Layer:
     )
 
 
-FAMILIES: dict[str, type[Model]] = {"llama": Llama, "mistral": Llama}
+FAMILIES: dict[str, Family] = {"llama": Llama, "mistral": Llama}

@@ -1,0 +1,79 @@
+"""Which code runs the model: the host kernels, or torch. Chosen once, and logged with the reason."""
+
+from collections.abc import Iterable
+
+import structlog
+import torch
+from torch import Tensor
+
+from pipeline.checkpoint.card import Architecture
+from pipeline.errors import ConfigError
+from pipeline.gpu.api import KvLayout, Model
+from pipeline.gpu.host.build import Build, HostUnavailable, find_compiler
+from pipeline.gpu.host.library import HostLibrary, load_library
+from pipeline.gpu.host.model import HostLlama, check_shape
+from pipeline.gpu.kernels.reference import TorchOps
+from pipeline.gpu.models import find_model
+from pipeline.gpu.options import RunnerOptions
+
+
+def open_model(
+    architecture: Architecture,
+    tensors: Iterable[tuple[str, Tensor]],
+    options: RunnerOptions,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> tuple[Model, KvLayout]:
+    """The model with its weights, and the layout of its cache. Raises ModelError or ConfigError."""
+    family = find_model(architecture.family)
+    library = _host_library(architecture, options, dtype, device)
+    if library is None:
+        ops = TorchOps(device, options.block_size)
+        return family.load(architecture, tensors, ops, dtype, device), ops
+    model = HostLlama.load(
+        architecture, tensors, library, is_int8=options.weights == "int8", num_threads=torch.get_num_threads()
+    )
+    return model, model
+
+
+def _host_library(
+    architecture: Architecture, options: RunnerOptions, dtype: torch.dtype, device: torch.device
+) -> HostLibrary | None:
+    """None is torch. Raises ConfigError where the configuration asks for what cannot be."""
+    if options.backend == "torch":
+        _choose_torch(options, 'backend = "torch"', is_asked_for=True)
+        return None
+    try:
+        _check(architecture, options, dtype, device)
+        library = load_library(Build(find_compiler()))
+    except HostUnavailable as reason:
+        if options.backend == "host":
+            raise ConfigError(f'backend = "host" cannot run: {reason}') from reason
+        _choose_torch(options, str(reason), device.type != "cpu" or dtype != torch.bfloat16)
+        return None
+    weights = "int8" if options.weights == "int8" else "bf16"
+    _log().info("the model runs on the host kernels", isa=library.isa_name, weights=weights)
+    return library
+
+
+def _check(
+    architecture: Architecture, options: RunnerOptions, dtype: torch.dtype, device: torch.device
+) -> None:
+    if device.type != "cpu":
+        raise HostUnavailable(f"it runs on the CPU, and the device is {device.type}")
+    if dtype != torch.bfloat16:
+        raise HostUnavailable('it keeps keys and values in bf16, and dtype = "float32"')
+    check_shape(architecture, options.block_size)
+
+
+def _choose_torch(options: RunnerOptions, reason: str, is_asked_for: bool) -> None:
+    """Log the choice of torch: as a warning where nothing in the configuration asked for it."""
+    if options.weights == "int8":
+        raise ConfigError(f'weights = "int8" needs the host backend, which cannot run: {reason}')
+    log = _log().debug if is_asked_for else _log().warning
+    log("the model runs on torch, not on the host kernels", reason=reason)
+
+
+def _log() -> structlog.typing.FilteringBoundLogger:
+    log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+    return log

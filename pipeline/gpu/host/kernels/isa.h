@@ -1,0 +1,46 @@
+// The one place that knows instruction sets. Kernels are written over 16 fp32 lanes; an ISA header says what
+// a lane operation is on this CPU. -DSTAGELINE_AVX2 or -DSTAGELINE_PORTABLE forces the narrower ones (tests).
+#pragma once
+#include <cstdint>
+#include <cstring>
+
+using bf16 = uint16_t;  // the upper half of an fp32
+
+constexpr int LANES = 16;
+constexpr int GROUP = 64;  // inputs that share one scale in an int8 row; rows are padded to multiples of it
+
+inline float to_float(bf16 x) {
+    uint32_t bits = uint32_t(x) << 16;
+    float value;
+    std::memcpy(&value, &bits, 4);
+    return value;
+}
+
+inline bf16 to_bf16(float x) {  // to nearest, ties to even; NaN stays NaN
+    uint32_t bits;
+    std::memcpy(&bits, &x, 4);
+    if ((bits & 0x7fffffff) > 0x7f800000) return bf16((bits >> 16) | 0x40);
+    return bf16((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+#if !defined(STAGELINE_AVX2) && !defined(STAGELINE_PORTABLE) && defined(__AVX512BF16__) && \
+    defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
+#include "isa_avx512.h"
+#elif !defined(STAGELINE_PORTABLE) && defined(__AVX2__) && defined(__FMA__)
+#include "isa_avx2.h"
+#else
+#include "isa_portable.h"
+#endif
+
+// exp(x) = 2^n p(d) with n = round(x / ln 2), |d| <= 1/2; relative error 2e-7. Below -87 it is at most 2^-126.
+inline Floats exp(Floats x) {
+    Floats z = mul(x, splat(1.44269504f));
+    z = max(min(z, splat(127.f)), splat(-126.f));
+    const Floats n = round(z);
+    const Floats d = sub(z, n);
+    Floats p = splat(1.8775767e-3f);
+    for (float c : {8.9893397e-3f, 5.5826318e-2f, 2.4015361e-1f, 6.9315308e-1f, 9.9999994e-1f}) {
+        p = fma(p, d, splat(c));
+    }
+    return scale_by_power(p, n);
+}

@@ -1,0 +1,106 @@
+// 16 lanes in two AVX2 registers; bf16 is widened to fp32, int8 products go through 16 bits.
+#pragma once
+#include <immintrin.h>
+
+constexpr const char* ISA = "avx2";
+constexpr int WEIGHT_ZERO = 0;
+
+struct Floats { __m256 a, b; };
+struct Ints { __m256i a, b; };
+struct Packed { __m256i a, b; };  // 64 bytes of packed weights, keys or values
+
+inline Floats zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+inline Floats splat(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+inline Floats load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+inline void store(float* p, Floats x) {
+    _mm256_storeu_ps(p, x.a);
+    _mm256_storeu_ps(p + 8, x.b);
+}
+inline Floats add(Floats x, Floats y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
+inline Floats sub(Floats x, Floats y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
+inline Floats mul(Floats x, Floats y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
+inline Floats div(Floats x, Floats y) { return {_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)}; }
+inline Floats max(Floats x, Floats y) { return {_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)}; }
+inline Floats min(Floats x, Floats y) { return {_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)}; }
+inline Floats fma(Floats x, Floats y, Floats z) {
+    return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
+}
+inline Floats abs(Floats x) {
+    const __m256 sign = _mm256_set1_ps(-0.f);
+    return {_mm256_andnot_ps(sign, x.a), _mm256_andnot_ps(sign, x.b)};
+}
+inline Floats round(Floats x) { return {_mm256_round_ps(x.a, 8), _mm256_round_ps(x.b, 8)}; }
+
+inline float sum(Floats x) {
+    __m256 s = _mm256_add_ps(x.a, x.b);
+    __m128 h = _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
+    h = _mm_add_ps(h, _mm_movehl_ps(h, h));
+    return _mm_cvtss_f32(_mm_add_ss(h, _mm_movehdup_ps(h)));
+}
+
+inline float max(Floats x) {
+    __m256 s = _mm256_max_ps(x.a, x.b);
+    __m128 h = _mm_max_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
+    h = _mm_max_ps(h, _mm_movehl_ps(h, h));
+    return _mm_cvtss_f32(_mm_max_ss(h, _mm_movehdup_ps(h)));
+}
+
+inline __m256 power_of_two(__m256 n) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
+}
+inline Floats scale_by_power(Floats x, Floats n) { return mul(x, {power_of_two(n.a), power_of_two(n.b)}); }
+
+// The first n lanes of x, the others of y.
+inline Floats first(int n, Floats x, Floats y) {
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    const __m256i low = _mm256_cmpgt_epi32(_mm256_set1_epi32(n), lane);
+    const __m256i high = _mm256_cmpgt_epi32(_mm256_set1_epi32(n - 8), lane);
+    return {_mm256_blendv_ps(y.a, x.a, _mm256_castsi256_ps(low)), _mm256_blendv_ps(y.b, x.b, _mm256_castsi256_ps(high))};
+}
+
+inline void store_bf16(bf16* p, Floats x) {
+    float lanes[LANES];
+    store(lanes, x);
+    for (int i = 0; i < LANES; ++i) p[i] = to_bf16(lanes[i]);
+}
+
+// Whole numbers from -127 to 127 as int8.
+inline void store_int8(int8_t* p, Floats x) {
+    float lanes[LANES];
+    store(lanes, x);
+    for (int i = 0; i < LANES; ++i) p[i] = int8_t(lanes[i]);
+}
+
+inline Packed load_packed(const void* p) {
+    const auto* q = static_cast<const __m256i*>(p);
+    return {_mm256_loadu_si256(q), _mm256_loadu_si256(q + 1)};
+}
+
+inline __m256 even_bf16(__m256i w) { return _mm256_castsi256_ps(_mm256_slli_epi32(w, 16)); }
+inline __m256 odd_bf16(__m256i w) {
+    return _mm256_castsi256_ps(_mm256_and_si256(w, _mm256_set1_epi32(int(0xffff0000u))));
+}
+
+// lane[i] += w[2 i] x[0] + w[2 i + 1] x[1], bf16.
+inline Floats dot2(Floats sum, Packed w, const bf16* x) {
+    const __m256 x0 = _mm256_set1_ps(to_float(x[0])), x1 = _mm256_set1_ps(to_float(x[1]));
+    sum = {_mm256_fmadd_ps(even_bf16(w.a), x0, sum.a), _mm256_fmadd_ps(even_bf16(w.b), x0, sum.b)};
+    return {_mm256_fmadd_ps(odd_bf16(w.a), x1, sum.a), _mm256_fmadd_ps(odd_bf16(w.b), x1, sum.b)};
+}
+
+inline Ints splat_int(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+inline Floats to_floats(Ints x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
+
+// |x| <= 127 and |w| <= 127, so that the sum of two products fits 16 bits: vpmaddubsw saturates.
+inline __m256i dot4_half(__m256i w, __m256i x) {
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(x), _mm256_sign_epi8(w, x));
+    return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+}
+
+// lane[i] += w[4 i] x[0] + ... + w[4 i + 3] x[3].
+inline Ints dot4(Ints sum, Packed w, const int8_t* x) {
+    int32_t four;
+    std::memcpy(&four, x, 4);
+    const __m256i wide = _mm256_set1_epi32(four);
+    return {_mm256_add_epi32(sum.a, dot4_half(w.a, wide)), _mm256_add_epi32(sum.b, dot4_half(w.b, wide))};
+}

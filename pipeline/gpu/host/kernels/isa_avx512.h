@@ -1,0 +1,62 @@
+// 16 lanes in one AVX-512 register; vdpbf16ps and vpdpbusd (Zen 4, Ice Lake server with BF16, and later).
+#pragma once
+#include <immintrin.h>
+
+constexpr const char* ISA = "avx512";
+constexpr int WEIGHT_ZERO = 128;  // vpdpbusd takes unsigned weights: they are stored with this added
+
+struct Floats { __m512 v; };
+struct Ints { __m512i v; };
+struct Packed { __m512i v; };  // 64 bytes of packed weights, keys or values
+
+inline Floats zero() { return {_mm512_setzero_ps()}; }
+inline Floats splat(float x) { return {_mm512_set1_ps(x)}; }
+inline Floats load(const float* p) { return {_mm512_loadu_ps(p)}; }
+inline void store(float* p, Floats x) { _mm512_storeu_ps(p, x.v); }
+inline Floats add(Floats a, Floats b) { return {_mm512_add_ps(a.v, b.v)}; }
+inline Floats sub(Floats a, Floats b) { return {_mm512_sub_ps(a.v, b.v)}; }
+inline Floats mul(Floats a, Floats b) { return {_mm512_mul_ps(a.v, b.v)}; }
+inline Floats div(Floats a, Floats b) { return {_mm512_div_ps(a.v, b.v)}; }
+inline Floats fma(Floats a, Floats b, Floats c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+inline Floats max(Floats a, Floats b) { return {_mm512_max_ps(a.v, b.v)}; }
+inline Floats min(Floats a, Floats b) { return {_mm512_min_ps(a.v, b.v)}; }
+inline Floats abs(Floats a) { return {_mm512_abs_ps(a.v)}; }
+inline Floats round(Floats a) { return {_mm512_roundscale_ps(a.v, 8)}; }
+inline float sum(Floats a) { return _mm512_reduce_add_ps(a.v); }
+inline float max(Floats a) { return _mm512_reduce_max_ps(a.v); }
+inline Floats scale_by_power(Floats a, Floats n) { return {_mm512_scalef_ps(a.v, n.v)}; }
+
+// The first n lanes of a, the others of b.
+inline Floats first(int n, Floats a, Floats b) {
+    return {_mm512_mask_mov_ps(b.v, __mmask16((1u << n) - 1), a.v)};
+}
+
+inline void store_bf16(bf16* p, Floats x) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), (__m256i)_mm512_cvtneps_pbh(x.v));
+}
+
+// Whole numbers from -127 to 127 as int8.
+inline void store_int8(int8_t* p, Floats x) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x.v)));
+}
+
+inline Packed load_packed(const void* p) { return {_mm512_loadu_si512(p)}; }
+
+inline int32_t four_bytes(const void* p) {
+    int32_t x;
+    std::memcpy(&x, p, 4);
+    return x;
+}
+
+// lane[i] += w[2 i] x[0] + w[2 i + 1] x[1], bf16.
+inline Floats dot2(Floats sum, Packed w, const bf16* x) {
+    return {_mm512_dpbf16_ps(sum.v, (__m512bh)w.v, (__m512bh)_mm512_set1_epi32(four_bytes(x)))};
+}
+
+inline Ints splat_int(int32_t x) { return {_mm512_set1_epi32(x)}; }
+inline Floats to_floats(Ints a) { return {_mm512_cvtepi32_ps(a.v)}; }
+
+// lane[i] += w[4 i] x[0] + ... + w[4 i + 3] x[3], weights stored with WEIGHT_ZERO added.
+inline Ints dot4(Ints sum, Packed w, const int8_t* x) {
+    return {_mm512_dpbusd_epi32(sum.v, w.v, _mm512_set1_epi32(four_bytes(x)))};
+}

@@ -1,0 +1,93 @@
+// 16 lanes in a vector type of GCC and Clang, which they lower to what the CPU has (NEON, SSE, scalars).
+#pragma once
+#include <cmath>
+
+constexpr const char* ISA = "portable";
+constexpr int WEIGHT_ZERO = 0;
+
+typedef float FloatLanes __attribute__((vector_size(64)));
+typedef int32_t IntLanes __attribute__((vector_size(64)));
+typedef uint32_t WordLanes __attribute__((vector_size(64)));
+
+struct Floats { FloatLanes v; };
+struct Ints { IntLanes v; };
+struct Packed { WordLanes v; };  // 64 bytes of packed weights, keys or values
+
+inline Floats splat(float x) { return {FloatLanes{} + x}; }
+inline Floats zero() { return {FloatLanes{}}; }
+inline Floats load(const float* p) {
+    Floats x;
+    std::memcpy(&x.v, p, sizeof x.v);
+    return x;
+}
+inline void store(float* p, Floats x) { std::memcpy(p, &x.v, sizeof x.v); }
+inline Floats add(Floats a, Floats b) { return {a.v + b.v}; }
+inline Floats sub(Floats a, Floats b) { return {a.v - b.v}; }
+inline Floats mul(Floats a, Floats b) { return {a.v * b.v}; }
+inline Floats div(Floats a, Floats b) { return {a.v / b.v}; }
+inline Floats fma(Floats a, Floats b, Floats c) { return {a.v * b.v + c.v}; }
+inline Floats max(Floats a, Floats b) { return {a.v > b.v ? a.v : b.v}; }
+inline Floats min(Floats a, Floats b) { return {a.v < b.v ? a.v : b.v}; }
+inline Floats abs(Floats a) { return {a.v < 0.f ? -a.v : a.v}; }
+
+// To nearest, ties to even, for |a| < 2^22: adding 1.5 * 2^23 leaves no room for a fraction.
+inline Floats round(Floats a) { return {(a.v + 12582912.f) - 12582912.f}; }
+
+inline float sum(Floats a) {  // in halves, as the vector instruction sets do
+    for (int width = LANES / 2; width; width /= 2) {
+        for (int i = 0; i < width; ++i) a.v[i] += a.v[i + width];
+    }
+    return a.v[0];
+}
+
+inline float max(Floats a) {
+    float most = a.v[0];
+    for (int i = 1; i < LANES; ++i) most = a.v[i] > most ? a.v[i] : most;
+    return most;
+}
+
+inline Floats scale_by_power(Floats a, Floats n) {
+    const IntLanes bits = (__builtin_convertvector(n.v, IntLanes) + 127) << 23;
+    return {a.v * (FloatLanes)bits};
+}
+
+// The first n lanes of a, the others of b.
+inline Floats first(int n, Floats a, Floats b) {
+    const IntLanes lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return {lane < n ? a.v : b.v};
+}
+
+inline void store_bf16(bf16* p, Floats x) {
+    for (int i = 0; i < LANES; ++i) p[i] = to_bf16(x.v[i]);
+}
+
+// Whole numbers from -127 to 127 as int8.
+inline void store_int8(int8_t* p, Floats x) {
+    for (int i = 0; i < LANES; ++i) p[i] = int8_t(x.v[i]);
+}
+
+inline Packed load_packed(const void* p) {
+    Packed x;
+    std::memcpy(&x.v, p, sizeof x.v);
+    return x;
+}
+
+// lane[i] += w[2 i] x[0] + w[2 i + 1] x[1], bf16; the lower half of a word is the first.
+inline Floats dot2(Floats sum, Packed w, const bf16* x) {
+    sum.v += (FloatLanes)(w.v << 16) * to_float(x[0]);
+    sum.v += (FloatLanes)(w.v & 0xffff0000u) * to_float(x[1]);
+    return sum;
+}
+
+inline Ints splat_int(int32_t x) { return {IntLanes{} + x}; }
+inline Floats to_floats(Ints a) { return {__builtin_convertvector(a.v, FloatLanes)}; }
+
+// lane[i] += w[4 i] x[0] + ... + w[4 i + 3] x[3].
+inline Ints dot4(Ints sum, Packed w, const int8_t* x) {
+    const IntLanes words = (IntLanes)w.v;
+    sum.v += ((words << 24) >> 24) * int32_t(x[0]);
+    sum.v += ((words << 16) >> 24) * int32_t(x[1]);
+    sum.v += ((words << 8) >> 24) * int32_t(x[2]);
+    sum.v += (words >> 24) * int32_t(x[3]);
+    return sum;
+}

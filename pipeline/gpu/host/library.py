@@ -1,0 +1,154 @@
+"""The kernels' C ABI, bound with ctypes: structs as kernels/*.h has them, and one function each.
+
+ctypes releases the GIL for the length of a call. Nothing here checks a pointer: callers own what they pass.
+"""
+
+import ctypes
+from ctypes import POINTER, Structure, c_char_p, c_float, c_int32, c_int64, c_void_p, sizeof
+from pathlib import Path
+
+from pipeline.gpu.host.build import Build, HostUnavailable, cached_library, compile_library
+
+
+class KvShape(Structure):
+    _fields_ = (("num_kv_heads", c_int32), ("head_dim", c_int32), ("block_size", c_int32))
+
+
+class Heads(Structure):
+    _fields_ = (("kv", KvShape), ("num_heads", c_int32), ("scale", c_float))
+
+
+class Linear(Structure):
+    _fields_ = (
+        ("weight", c_void_p),
+        ("scales", c_void_p),
+        ("bias", c_void_p),
+        ("width", c_int32),
+        ("outputs", c_int32),
+    )
+
+
+class Placement(Structure):
+    _fields_ = (("first", c_int32), ("is_interleaved", c_int32))
+
+
+class Rows(Structure):
+    _fields_ = (
+        ("is_int8", ctypes.c_bool),
+        ("width", c_int32),
+        ("wide", c_void_p),
+        ("bytes", c_void_p),
+        ("scales", c_void_p),
+        ("offsets", c_void_p),
+    )
+
+
+class Layer(Structure):
+    _fields_ = (
+        ("input_norm", c_void_p),
+        ("mlp_norm", c_void_p),
+        ("qkv", Linear),
+        ("output", Linear),
+        ("gate_up", Linear),
+        ("down", Linear),
+    )
+
+
+class Model(Structure):
+    _fields_ = (
+        ("num_layers", c_int32),
+        ("hidden", c_int32),
+        ("vocab", c_int32),
+        ("max_position", c_int32),
+        ("is_int8", c_int32),
+        ("embedding_is_packed", c_int32),
+        ("eps", c_float),
+        ("heads", Heads),
+        ("layers", POINTER(Layer)),
+        ("embedding", c_void_p),
+        ("norm", c_void_p),
+        ("head", Linear),
+        ("cos", c_void_p),
+        ("sin", c_void_p),
+    )
+
+
+class Batch(Structure):
+    _fields_ = (
+        ("num_rows", c_int32),
+        ("table_stride", c_int32),
+        ("query_start", c_void_p),
+        ("context_lens", c_void_p),
+        ("block_tables", c_void_p),
+    )
+
+
+class Step(Structure):
+    _fields_ = (
+        ("num_tokens", c_int32),
+        ("num_logits", c_int32),
+        ("num_threads", c_int32),
+        ("batch", Batch),
+        ("token_ids", c_void_p),
+        ("positions", c_void_p),
+        ("slots", c_void_p),
+        ("logits_rows", c_void_p),
+        ("keys", c_void_p),
+        ("values", c_void_p),
+        ("logits", c_void_p),
+        ("workspace", c_void_p),
+    )
+
+
+_STRUCTS = (KvShape, Heads, Linear, Placement, Rows, Layer, Model, Batch, Step)
+
+_PTR, _INT = c_void_p, c_int32
+_FUNCTIONS: dict[str, tuple[object, tuple[object, ...]]] = {
+    "isa": (c_char_p, ()),
+    "struct_sizes": (None, (_PTR,)),
+    "pack": (None, (_PTR, _INT, _INT, _INT, _INT, Placement, _PTR, _PTR, _INT)),
+    "workspace_bytes": (c_int64, (POINTER(Model), _INT, _INT)),
+    "step": (c_int32, (POINTER(Model), POINTER(Step))),
+    "linear": (None, (POINTER(Linear), POINTER(Rows), _PTR, _INT, _PTR, _INT)),
+    "swiglu": (None, (POINTER(Linear), POINTER(Rows), _PTR, _INT, _PTR, _INT)),
+    "attention": (None, (POINTER(Heads), POINTER(Batch), _PTR, _PTR, _PTR, _PTR, _INT)),
+    "rms_norm": (None, (_PTR, _PTR, _INT, _INT, c_float, _PTR)),
+    "rope": (None, (_PTR, _INT, _INT, _PTR, _PTR)),
+    "write_kv": (None, (POINTER(KvShape), _PTR, _PTR, _PTR, _INT, _PTR, _PTR)),
+}
+
+
+class HostLibrary:
+    """The functions of kernels/exports.cpp, under their names without "stageline_"."""
+
+    def __init__(self, path: Path) -> None:
+        library = ctypes.CDLL(str(path))
+        for name, (result, arguments) in _FUNCTIONS.items():
+            function = getattr(library, f"stageline_{name}")
+            function.restype, function.argtypes = result, arguments
+            setattr(self, name, function)
+        sizes = (c_int32 * len(_STRUCTS))()
+        self.struct_sizes(sizes)
+        assert list(sizes) == [sizeof(struct) for struct in _STRUCTS], "library.py and kernels/ disagree"
+        self.isa_name: str = self.isa().decode()
+        """avx512, avx2 or portable."""
+
+    def __getattr__(self, name: str) -> "ctypes._NamedFuncPointer":
+        raise AttributeError(name)  # here for the type checker: __init__ sets every one of _FUNCTIONS
+
+
+def load_library(build: Build) -> HostLibrary:
+    """From the cache, or compiled first. Import torch before: one OpenMP runtime for both.
+
+    Raises HostUnavailable.
+    """
+    path = cached_library(build)
+    if path.is_file():
+        try:
+            return HostLibrary(path)
+        except OSError:
+            path.unlink(missing_ok=True)  # damaged on the disk
+    try:
+        return HostLibrary(compile_library(build))
+    except OSError as error:
+        raise HostUnavailable(f"the host kernels cannot be loaded: {error}") from error

@@ -1,0 +1,149 @@
+"""A Llama-like decoder whose step is one C++ call. Implements api.Model and api.KvLayout."""
+
+import ctypes
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pipeline.checkpoint.card import Architecture
+from pipeline.errors import ModelError
+from pipeline.gpu.api import LayerKv, StepInputs
+from pipeline.gpu.host import library as abi
+from pipeline.gpu.host.build import HostUnavailable
+from pipeline.gpu.host.weights import NORM, PackedWeights, address
+from pipeline.gpu.models.llama import expected_shapes
+from pipeline.gpu.rope import RopeTable
+
+STRIP = 16
+"""kv.h: positions that lie together in the cache."""
+
+FAMILIES = ("llama", "mistral")
+MAX_HEAD_DIM = 256
+"""attention.h."""
+
+_FAULTS = {1: "a token id is outside the vocabulary", 2: "a position is past the model's last"}
+
+
+class HostLlama:
+    """Llama 2 and 3, Mistral, SmolLM2, on the CPU; bf16 keys and values, bf16 or int8 weights.
+
+    Activations are fp32 between the linears, so its logits differ from those of models.llama in bf16, by less
+    than bf16 itself does from fp32.
+    """
+
+    def __init__(
+        self, architecture: Architecture, weights: PackedWeights, library: abi.HostLibrary, num_threads: int
+    ) -> None:
+        self._library, self._num_threads = library, num_threads
+        self._vocab_size = architecture.vocab_size
+        self._keep = (weights, RopeTable(architecture, torch.device("cpu")))  # what the structs point to
+        self._layers = (abi.Layer * architecture.num_layers)(
+            *(_layer(weights, i) for i in range(architecture.num_layers))
+        )
+        self._head = weights.linears["head"]
+        self._model = _model(architecture, weights, self._layers, self._keep[1])
+        self._workspace = np.zeros(0, np.uint8)
+
+    @classmethod
+    def load(
+        cls,
+        architecture: Architecture,
+        tensors: Iterable[tuple[str, Tensor]],
+        library: abi.HostLibrary,
+        is_int8: bool,
+        num_threads: int,
+    ) -> "HostLlama":
+        """Pack the Hugging Face-named tensors one by one. Raises ModelError naming the tensor at fault."""
+        weights = PackedWeights(architecture, is_int8, library, num_threads)
+        weights.fill(tensors, expected_shapes(architecture))
+        return cls(architecture, weights, library, num_threads)
+
+    def kv_shape(self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> tuple[int, ...]:
+        """[block, head, strip, ...]: kv.h says what lies in a strip, in keys and in values."""
+        self._model.heads.kv.block_size = block_size
+        return (num_blocks, num_kv_heads, block_size // STRIP, STRIP * head_dim)
+
+    def forward(self, inputs: StepInputs, layers: list[LayerKv]) -> Tensor:
+        """-> [R, V] fp32. Waits for the step to end."""
+        num_logits = inputs.logits_rows.shape[0]
+        logits = torch.empty(num_logits, self._head.outputs)
+        step = self._step(inputs, layers, logits)
+        if fault := self._library.step(ctypes.byref(self._model), ctypes.byref(step)):
+            raise ModelError(f"a step cannot be run: {_FAULTS[fault]}")
+        return logits[:, : self._vocab_size]
+
+    def _step(self, inputs: StepInputs, layers: list[LayerKv], logits: Tensor) -> abi.Step:
+        num_tokens = inputs.token_ids.shape[0]
+        pointers = ctypes.c_void_p * len(layers)
+        batch = abi.Batch(
+            num_rows=inputs.context_lens.shape[0],
+            table_stride=inputs.block_tables.shape[1],
+            query_start=inputs.query_start.data_ptr(),
+            context_lens=inputs.context_lens.data_ptr(),
+            block_tables=inputs.block_tables.data_ptr(),
+        )
+        return abi.Step(
+            num_tokens=num_tokens,
+            num_logits=logits.shape[0],
+            num_threads=self._num_threads,
+            batch=batch,
+            token_ids=inputs.token_ids.data_ptr(),
+            positions=inputs.positions.data_ptr(),
+            slots=inputs.slot_mapping.data_ptr(),
+            logits_rows=inputs.logits_rows.data_ptr(),
+            keys=ctypes.cast(pointers(*(kv.k.data_ptr() for kv in layers)), ctypes.c_void_p),
+            values=ctypes.cast(pointers(*(kv.v.data_ptr() for kv in layers)), ctypes.c_void_p),
+            logits=logits.data_ptr(),
+            workspace=self._workspace_for(num_tokens),
+        )
+
+    def _workspace_for(self, num_tokens: int) -> int:
+        needed = self._library.workspace_bytes(ctypes.byref(self._model), num_tokens, self._num_threads)
+        if self._workspace.size < needed + 64:
+            self._workspace = np.zeros(needed + 64, np.uint8)
+        return -(-self._workspace.ctypes.data // 64) * 64
+
+
+def check_shape(architecture: Architecture, block_size: int) -> None:
+    """Raises HostUnavailable with what the kernels cannot take."""
+    if architecture.family not in FAMILIES:
+        raise HostUnavailable(f"it does not know the family {architecture.family}")
+    if block_size % STRIP:
+        raise HostUnavailable(f"it needs blocks of a multiple of {STRIP} tokens, not {block_size}")
+    if architecture.head_dim % STRIP or architecture.head_dim > MAX_HEAD_DIM:
+        allowed = f"a multiple of {STRIP} elements up to {MAX_HEAD_DIM}"
+        raise HostUnavailable(f"it needs heads of {allowed}, not {architecture.head_dim}")
+
+
+def _layer(weights: PackedWeights, i: int) -> abi.Layer:
+    prefix = f"model.layers.{i}."
+    return abi.Layer(
+        input_norm=address(weights.norms[prefix + "input_layernorm.weight"]),
+        mlp_norm=address(weights.norms[prefix + "post_attention_layernorm.weight"]),
+        **{name: weights.linears[f"{i}.{name}"].as_struct() for name in ("qkv", "output", "gate_up", "down")},
+    )
+
+
+def _model(
+    architecture: Architecture, weights: PackedWeights, layers: "ctypes.Array[abi.Layer]", rope: RopeTable
+) -> abi.Model:
+    head, embedding = weights.linears["head"], weights.embedding
+    kv = abi.KvShape(architecture.num_kv_heads, architecture.head_dim, STRIP)
+    return abi.Model(
+        num_layers=architecture.num_layers,
+        hidden=architecture.hidden_size,
+        vocab=architecture.vocab_size,
+        max_position=architecture.max_position,
+        is_int8=weights.is_int8,
+        embedding_is_packed=embedding is None,
+        eps=architecture.rms_norm_eps,
+        heads=abi.Heads(kv, architecture.num_heads, architecture.head_dim**-0.5),
+        layers=layers,
+        embedding=address(head.weight) if embedding is None else embedding.data_ptr(),
+        norm=address(weights.norms[NORM]),
+        head=head.as_struct(),
+        cos=rope.cos.data_ptr(),
+        sin=rope.sin.data_ptr(),
+    )
