@@ -22,6 +22,7 @@ COMMANDS = {
     "check-config": "check config.toml and show what would run",
     "bench": "measure one stage, or the whole pipeline",
     "trace": "save a running server's trace for Perfetto",
+    "doctor": "say what holds a server back, and what to change",
     "simulate": "plan capacity: a trace on a device that need not exist",
 }
 

@@ -59,6 +59,8 @@ def _not_seen(facts: Facts) -> tuple[str, ...]:
         missing.append(f"what a step's time is made of: only {len(facts.steps)} steps")
     elif facts.step_fit is not None and not facts.step_fit.knows_rows:
         missing.append("what a decode row costs: the steps all had about as many")
+    if len(facts.samples) < laws.MIN_SAMPLES:
+        missing.append(f"whether Little's law holds: only {len(facts.samples)} samples")
     return tuple(missing)
 
 

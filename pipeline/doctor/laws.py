@@ -5,7 +5,8 @@ the utilisation law and flow balance are in P. J. Denning and J. P. Buzen, The O
 Queueing Network Models, ACM Computing Surveys 10 (1978).
 """
 
-from statistics import fmean
+from math import sqrt
+from statistics import fmean, stdev
 
 from pipeline.doctor.diagnosis import Law
 from pipeline.doctor.facts import Facts
@@ -15,6 +16,8 @@ from pipeline.telemetry.journal import NUM_REQUESTS, NUM_STEPS
 
 LITTLE_TOLERANCE = 0.25
 """Requests that straddle an end of the window are in one side and not in the other."""
+MIN_SAMPLES = 8
+"""Of live requests; a mean of fewer says nothing of a load that comes and goes."""
 MIN_LIFETIMES = 4
 """Little's law is about averages: the window has to be several mean lifetimes long."""
 UTILISATION_TOLERANCE = 0.1
@@ -29,20 +32,26 @@ def check(facts: Facts) -> tuple[Law, ...]:
 
 def little(facts: Facts) -> Law | None:
     """mean live = arrival rate x mean E2E."""
-    if not facts.finished:
+    if not facts.finished or len(facts.samples) < MIN_SAMPLES:
         return None
     live = fmean(sample.num_live for sample in facts.samples)
     rate = facts.num_taken / facts.span_s
     e2e_s = fmean(r.e2e_ns for r in facts.finished) / 1e9
+    doubt = _doubt([sample.num_live for sample in facts.samples])
     residual = _relative(live, rate * e2e_s)
-    is_close = residual <= LITTLE_TOLERANCE or abs(live - rate * e2e_s) <= 1.0
+    is_close = residual <= LITTLE_TOLERANCE or abs(live - rate * e2e_s) <= doubt
     why = ""
     if not is_close:
         lifetimes = facts.span_s / e2e_s
         short = f"the window is only {lifetimes:.1f} mean lifetimes long: look for longer"
         why = short if lifetimes < MIN_LIFETIMES else _ramp(facts)
-    claim = f"{live:.1f} live on average = {rate:.2f} requests/s x {e2e_s:.2f} s"
+    claim = f"{live:.1f} (+-{doubt:.1f}) live on average = {rate:.2f} requests/s x {e2e_s:.2f} s"
     return Law("Little", claim, residual, is_close, why)
+
+
+def _doubt(live: list[int]) -> float:
+    """Two standard errors of the mean of the samples, or one request."""
+    return max(1.0, 2 * stdev(live) / sqrt(len(live)))
 
 
 def _ramp(facts: Facts) -> str:

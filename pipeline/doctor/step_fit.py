@@ -7,7 +7,7 @@ row: compute), attention reads the cache (kv: memory bandwidth).
 """
 
 from collections.abc import Sequence
-from statistics import fmean, pstdev
+from statistics import correlation, fmean, pstdev
 
 import msgspec
 
@@ -16,6 +16,8 @@ from pipeline.telemetry import StepRecord
 
 MIN_STEPS = 20
 """Fewer steps than this fit anything."""
+MAX_CORRELATION = 0.95
+"""Of rows and context. Above it a least-squares fit divides their time between them by chance."""
 MIN_VARIATION = 0.1
 """Rows that vary less than this, as a share of their mean, cannot be told from the base."""
 
@@ -34,10 +36,19 @@ class StepFit(msgspec.Struct, frozen=True):
     knows_rows: bool
     """The number of rows varied, so that a row's cost can be told."""
 
+    knows_kv: bool
+    """Rows and context did not just grow together, so that their costs can be told apart."""
+
     @property
     def compute_share(self) -> float:
         """What grows with the tokens that are computed."""
-        return self.prefill_share + self.row_share
+        return self.prefill_share + self.row_share * self.knows_kv
+
+    @property
+    def memory_share(self) -> float:
+        """What grows with the context that is read; the rows' own cost too, where it cannot be told apart: at
+        the batches of serving, a decode row costs its context before it costs its arithmetic."""
+        return self.kv_share + self.row_share * (not self.knows_kv)
 
 
 def fit(steps: Sequence[StepRecord]) -> StepFit | None:
@@ -57,9 +68,14 @@ def fit(steps: Sequence[StepRecord]) -> StepFit | None:
         per_token.per_kv_token * sum(s.num_kv_tokens for s in steps),
     )
     base, prefill, row, kv = (part / (sum(spent_ns) or 1.0) for part in spent_ns)
-    return StepFit(*per_token, base, prefill, row, kv, _varies(steps))
+    return StepFit(*per_token, base, prefill, row, kv, _varies(steps), _differ(steps))
 
 
 def _varies(steps: Sequence[StepRecord]) -> bool:
     rows = [s.num_decode_tokens for s in steps]
     return pstdev(rows) > MIN_VARIATION * fmean(rows)
+
+
+def _differ(steps: Sequence[StepRecord]) -> bool:
+    rows, held = [s.num_decode_tokens for s in steps], [s.num_kv_tokens for s in steps]
+    return not (pstdev(rows) and pstdev(held)) or correlation(rows, held) < MAX_CORRELATION

@@ -20,7 +20,7 @@ CLIP = 4.0
 def device_compute(facts: Facts) -> Finding | None:
     """The device computes all the time, mostly what grows with the tokens, and sequences wait or share it."""
     fit = facts.step_fit
-    if fit is None or fit.compute_share < max(fit.kv_share, MAX_MARGINAL):
+    if fit is None or fit.compute_share < max(fit.memory_share, MAX_MARGINAL):
         return None
     share = noticeable(facts, _saturation(facts, fit.compute_share))
     if share is None:
@@ -48,9 +48,9 @@ def device_compute(facts: Facts) -> Finding | None:
 def device_bandwidth(facts: Facts) -> Finding | None:
     """The device is busy with reading the KV cache: steps grow with the tokens held, not those computed."""
     fit = facts.step_fit
-    if fit is None or fit.kv_share < max(fit.compute_share, MAX_MARGINAL):
+    if fit is None or fit.memory_share < max(fit.compute_share, MAX_MARGINAL):
         return None
-    share = noticeable(facts, _saturation(facts, fit.kv_share))
+    share = noticeable(facts, _saturation(facts, fit.memory_share))
     if share is None:
         return None
     held = quantile([s.num_kv_tokens for s in facts.steps], 0.5)
@@ -60,8 +60,8 @@ def device_bandwidth(facts: Facts) -> Finding | None:
         Constraint.DEVICE_BANDWIDTH,
         "The device spends its time reading the KV cache",
         share,
-        f"busy {facts.device_busy:.0%} of the time at work; {fit.kv_share:.0%} of that grows with the tokens "
-        f"held (typically {held:,.0f} in {rows:.0f} rows, {fit.kv_ns * held / 1e6:.1f} of "
+        f"busy {facts.device_busy:.0%} of the time at work; {fit.memory_share:.0%} of that grows with the "
+        f"tokens held (typically {held:,.0f} in {rows:.0f} rows, {fit.kv_ns * held / 1e6:.1f} of "
         f"{facts.step_ns / 1e6:.1f} ms a step); {_queue_words(facts)}.",
         (
             Advice(
@@ -150,10 +150,12 @@ TEXT_BUSY = 0.5
 
 
 def is_sampler_bound(facts: Facts) -> bool:
-    """The host half of sampling takes a large part of each cycle, also of the ordinary requests'."""
-    tail = facts.p50
-    cycle = segments(tail, "execute.service", "sample.service", "schedule.wait", "schedule.service")
-    return segments(tail, "sample.service").e2e_ns > SAMPLER_SHARE * max(1.0, cycle.e2e_ns)
+    """The host half of sampling takes a large part of each cycle, for the ordinary request too, and it is the
+    stage that takes it, not a loop that comes late."""
+    own = segments(facts.p50, "sample.wait", "sample.service").e2e_ns
+    cycle = own + segments(facts.p50, "execute.wait", "execute.service", "schedule.service").e2e_ns
+    is_busy = facts.stage("sample").peak_utilisation > SAMPLER_SHARE
+    return is_busy and own > SAMPLER_SHARE * max(1.0, cycle) and not is_text_bound(facts)
 
 
 def is_text_bound(facts: Facts) -> bool:

@@ -21,7 +21,6 @@ def admission(facts: Facts) -> Finding | None:
     if not refused or refused < MIN_REFUSED * offered:
         return None
     settings = facts.settings
-    live = max(sample.num_live for sample in facts.samples)
     busy = facts.device_busy
     is_saturated = facts.queue_ns > NOTICEABLE_SHARE * facts.p99.ttft_ns
     reason = (
@@ -34,8 +33,7 @@ def admission(facts: Facts) -> Finding | None:
         Constraint.ADMISSION,
         "The door refuses requests",
         Share(refused / offered, 0.0, "requests offered"),
-        f"{refused} of {offered} requests were refused ({refused / offered:.0%}), with at most {live} live; "
-        f"{reason}.",
+        f"{refused} of {offered} requests were refused ({refused / offered:.0%}); {reason}.",
         (
             _raise("stages.ingress.options.max_live_requests", settings.max_live_requests, factor),
             _raise("stages.schedule.options.max_waiting", settings.max_waiting, factor),
