@@ -102,11 +102,11 @@ def _step_slice(step: StepRecord, base_ns: int) -> Slice:
 def _counters(steps: Iterable[StepRecord], server: Process, base_ns: int) -> Iterator[Event]:
     for step in steps:
         at_ns = step.planned_ns - base_ns
-        yield server.counter("running", at_ns, {"sequences": step.num_running})
-        yield server.counter("waiting", at_ns, {"sequences": step.num_waiting})
-        yield server.counter("used blocks", at_ns, {"blocks": step.num_used_blocks})
+        sequences = {"running": step.num_running, "waiting": step.num_waiting}
         tokens = {"prefill": step.num_prefill_tokens, "decode": step.num_decode_tokens}
-        yield server.counter("tokens per step", at_ns, tokens)
+        yield server.counter("sequences", at_ns, sequences)
+        yield server.counter("blocks", at_ns, {"used": step.num_used_blocks})
+        yield server.counter("step tokens", at_ns, tokens)
 
 
 def _requests(recorded: Recorded, requests: Process, base_ns: int) -> Iterator[Event]:

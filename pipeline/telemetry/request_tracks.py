@@ -44,10 +44,11 @@ def live_request(
 ) -> Iterator[Event]:
     """`life` has the request's points by kind, ARRIVED among them. Its slice has no end."""
     track = f"request {request_id}"
-    yield requests.unended(track, f"request {request_id} (live)", life[Point.ARRIVED] - base_ns)
+    yield requests.begin(track, f"request {request_id} (live)", life[Point.ARRIVED] - base_ns)
     for begin, end, name in LIFE:
         if begin in life and end in life:
-            yield requests.complete(track, Slice(life[begin] - base_ns, life[end] - base_ns, name, {}))
+            yield requests.begin(track, name, life[begin] - base_ns)
+            yield requests.end(track, name, life[end] - base_ns)
     for at_ns in preempted_ns:
         yield requests.instant(track, "preempted", at_ns - base_ns, {})
 

@@ -34,13 +34,19 @@ class Process:
         event = self._event("X", track, item.name, item.begin_ns)
         return {**event, "dur": (item.end_ns - item.begin_ns) / 1000, "args": item.args}
 
-    def unended(self, track: str, name: str, begin_ns: int) -> Event:
-        return self._event("B", track, name, begin_ns)
+    def begin(self, track: str, name: str, at_ns: int) -> Event:
+        """A slice that may never end. Not for a track with `complete` ones: Perfetto sorts them before it."""
+        return self._event("B", track, name, at_ns)
+
+    def end(self, track: str, name: str, at_ns: int) -> Event:
+        """Of the latest that has begun on the track."""
+        return self._event("E", track, name, at_ns)
 
     def instant(self, track: str, name: str, at_ns: int, args: dict[str, Any]) -> Event:
         return {**self._event("i", track, name, at_ns), "s": "t", "args": args}
 
     def counter(self, name: str, at_ns: int, values: dict[str, int]) -> Event:
+        """Each value has a track of its own, called by `name` and its key."""
         return {"ph": "C", "name": name, "ts": at_ns / 1000, "pid": self.pid, "args": values}
 
     def names(self) -> Iterator[Event]:
