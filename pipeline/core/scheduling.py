@@ -18,6 +18,7 @@ from pipeline.core.plan_rows import Flight, PlanRows
 from pipeline.core.policies import Policies
 from pipeline.core.residents import Residents
 from pipeline.core.sequence import Sequence
+from pipeline.core.waiting import Waiting
 from pipeline.messages import (
     NO_TOKEN,
     DeviceReady,
@@ -43,6 +44,7 @@ class Scheduler:
         self.device = device
         self.policies = policies
         self.residents = Residents(device)
+        self.waiting = Waiting(policies)
         self.num_preemptions = 0
         self.num_steps = 0
         self.num_padding_tokens = 0
@@ -113,7 +115,7 @@ class Scheduler:
             )
         self._live[request.request_id] = sequence
         self.policies.lengths.predict(sequence)
-        self._enqueue(sequence)
+        self.waiting.push(sequence)
         return None
 
     def add_rejected(self, request_id: int) -> None:
@@ -140,10 +142,8 @@ class Scheduler:
         if sequence is None or sequence.is_paused == is_paused:
             return
         sequence.is_paused = is_paused
-        if sequence.slot < 0 and is_paused:
-            self.policies.order.discard(sequence)
-        elif sequence.slot < 0:
-            self.policies.order.push(sequence)
+        if sequence.slot < 0:
+            self.waiting.pause(sequence)
 
     def shed(self, now_ns: int) -> list[Rejected]:
         """Drop those that have waited in vain; the answers to them. Called before `plan`."""
@@ -158,7 +158,7 @@ class Scheduler:
     def plan(self, now_ns: int) -> StepPlan | None:
         """The next step, or None if no sequence has anything to compute."""
         rows = PlanRows(self.device.max_num_batched_tokens)
-        is_open = self.policies.batching.opens(self.num_running, len(self.policies.order), now_ns)
+        is_open = self.policies.batching.opens(self.num_running, self.waiting.num_eligible, now_ns)
         if is_open:
             self._make_way(now_ns)
         num_preemptions = self.num_preemptions
@@ -243,36 +243,21 @@ class Scheduler:
 
     def _make_way(self, now_ns: int) -> None:
         """Preempt for the first in order, where it outranks enough of the running to fit then."""
-        head = next(self.policies.order.candidates(now_ns), None)
+        head = self.waiting.head(now_ns)
         if head is not None and not self.residents.fits(head):
             for victim in self.policies.preemption.victims(head, self.residents):
                 self._preempt(victim)
 
     def _admit(self, rows: PlanRows, now_ns: int) -> None:
         while rows.budget:
-            sequence = self._admissible(now_ns)
+            sequence = self.waiting.admissible(self.residents, now_ns)
             if sequence is None:
                 self.policies.batching.filled()
                 return
             self._join(sequence, rows)
 
-    def _admissible(self, now_ns: int) -> Sequence | None:
-        """The first in order if it fits, else the first behind it that may pass it and fits."""
-        if not self.residents.num_free_slots:
-            return None
-        candidates = self.policies.order.candidates(now_ns)
-        head = next(candidates, None)
-        if head is None or self.residents.fits(head):
-            return head
-        for sequence in self.policies.bypass.behind(head, candidates, now_ns):
-            if self.residents.fits(sequence):
-                self.policies.bypass.passed(head)
-                return sequence
-        return None
-
     def _join(self, sequence: Sequence, rows: PlanRows) -> None:
-        self.policies.order.take(sequence)
-        self.policies.shedding.discard(sequence)
+        self.waiting.take(sequence)
         self.residents.enter(sequence)
         self.policies.eviction.restore(sequence)
         self.policies.batching.joined(sequence)
@@ -288,7 +273,7 @@ class Scheduler:
         sequence.num_computed = num_kept
         sequence.num_tokens = len(sequence.token_ids)
         self._preempted_ids.append(sequence.request_id)
-        self._enqueue(sequence)
+        self.waiting.push(sequence)
         self.num_preemptions += 1
 
     def _flight(self, rows: PlanRows) -> Flight:
@@ -309,12 +294,7 @@ class Scheduler:
             preempted_ids=preempted_ids,
         )
 
-    # Waiting and endings --------------------------------------------------------------------
-
-    def _enqueue(self, sequence: Sequence) -> None:
-        if not sequence.is_paused:
-            self.policies.order.push(sequence)
-        self.policies.shedding.push(sequence)
+    # Endings --------------------------------------------------------------------------------
 
     def _finish(self, sequence: Sequence, token_id: int, reason: FinishReason) -> None:
         self.policies.lengths.observe(sequence)
@@ -326,13 +306,12 @@ class Scheduler:
         del self._live[sequence.request_id]
         if sequence.slot >= 0:
             self.residents.leave(sequence)
-            return
-        self.policies.order.discard(sequence)
-        self.policies.shedding.discard(sequence)
-        self.policies.eviction.discard(sequence)
+        else:
+            self.waiting.discard(sequence)
 
     def _learn(self, flight: Flight, sampled: SampledBatch) -> None:
-        _, begin_ns, end_ns, _, _ = sampled.times_ns
-        self.policies.cost.observe(
-            flight.num_prefill_tokens, flight.num_decode_tokens, flight.num_kv_tokens, end_ns - begin_ns
-        )
+        if (cost := self.policies.cost) is not None:
+            _, begin_ns, end_ns, _, _ = sampled.times_ns
+            cost.observe(
+                flight.num_prefill_tokens, flight.num_decode_tokens, flight.num_kv_tokens, end_ns - begin_ns
+            )

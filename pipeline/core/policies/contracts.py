@@ -41,8 +41,8 @@ class Order(Protocol):
         """Who of these (one at least) is to be preempted first. O(running)."""
         ...
 
-    def preempts(self, waiting: Sequence, running: Sequence) -> bool:
-        """Whether `running` may be sent back to the queue so that `waiting` can start.
+    def outranked(self, waiting: Sequence, running: Iterable[Sequence]) -> list[Sequence]:
+        """Who of these may be sent back to the queue so that `waiting` can start, first victim first.
 
         Never both ways between two sequences, else they would preempt each other in turns.
         """

@@ -65,8 +65,8 @@ class DeadlineOrder:
     def victim(self, running: Iterable[Sequence]) -> Sequence:
         return max(running, key=by_rank)
 
-    def preempts(self, waiting: Sequence, running: Sequence) -> bool:
-        return False
+    def outranked(self, waiting: Sequence, running: Iterable[Sequence]) -> list[Sequence]:
+        return []
 
     def served(self, decoding: list[Sequence]) -> None:
         return None

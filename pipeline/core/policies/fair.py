@@ -89,8 +89,8 @@ class FairOrder:
         counters = self._counters
         return max(running, key=lambda each: (counters[each.terms.tenant], each.arrived_ns, each.request_id))
 
-    def preempts(self, waiting: Sequence, running: Sequence) -> bool:
-        return False
+    def outranked(self, waiting: Sequence, running: Iterable[Sequence]) -> list[Sequence]:
+        return []
 
     def served(self, decoding: list[Sequence]) -> None:
         for tenant, num_tokens in Counter([each.terms.tenant for each in decoding]).items():

@@ -70,8 +70,8 @@ class KeyedOrder:
     def victim(self, running: Iterable[Sequence]) -> Sequence:
         return max(running, key=by_rank)
 
-    def preempts(self, waiting: Sequence, running: Sequence) -> bool:
-        return False
+    def outranked(self, waiting: Sequence, running: Iterable[Sequence]) -> list[Sequence]:
+        return []
 
     def served(self, decoding: list[Sequence]) -> None:
         return None
@@ -83,5 +83,6 @@ class PriorityOrder(KeyedOrder):
     def __init__(self, ageing_ns: int) -> None:
         super().__init__(priority_shift(ageing_ns))
 
-    def preempts(self, waiting: Sequence, running: Sequence) -> bool:
-        return waiting.terms.priority > running.terms.priority
+    def outranked(self, waiting: Sequence, running: Iterable[Sequence]) -> list[Sequence]:
+        lower = [each for each in running if each.terms.priority < waiting.terms.priority]
+        return sorted(lower, key=by_rank, reverse=True)

@@ -55,5 +55,5 @@ class SchedulingOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """and for so long."""
     max_preemptions: Annotated[int, msgspec.Meta(ge=0)] = 3
     """Of one request, as long as there is another to preempt."""
-    max_wait_ms: Positive | None = 60_000.0
-    """Patience of clients who name none. A request still waiting after half of it is dropped; None: never."""
+    max_wait_ms: Positive | None = 30_000.0
+    """The longest that a request waits for the device; less if half its patience is. Then it is dropped."""

@@ -22,5 +22,5 @@ class Policies:
     eviction: Eviction
     shedding: Shedding
     lengths: JudgedLengths
-    cost: StepCost
-    """Is told of every step."""
+    cost: StepCost | None
+    """Is told of every step; None where no policy asks what steps cost."""

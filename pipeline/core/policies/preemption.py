@@ -29,19 +29,13 @@ class Preemption:
 
     def victims(self, waiting: Sequence, residents: Residents) -> list[Sequence]:
         """Who gives way so that `waiting` can start; none if all who may would not be enough."""
-        spare = [
-            each
-            for each in residents.running.values()
-            if each.epoch < self._max_preemptions and self._order.preempts(waiting, each)
-        ]
         num_free, num_slots = residents.pool.num_free, residents.num_free_slots
         victims: list[Sequence] = []
-        while not num_slots or num_free < residents.num_needed(waiting):
-            if not spare:
-                return []
-            victim = self._order.victim(spare)
-            spare.remove(victim)
-            victims.append(victim)
-            num_free += len(victim.blocks)
-            num_slots += 1
-        return victims
+        for victim in self._order.outranked(waiting, residents.running.values()):
+            if num_slots and num_free >= residents.num_needed(waiting):
+                break
+            if victim.epoch < self._max_preemptions:
+                victims.append(victim)
+                num_free += len(victim.blocks)
+                num_slots += 1
+        return victims if num_slots and num_free >= residents.num_needed(waiting) else []

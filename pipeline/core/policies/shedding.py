@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from typing import NamedTuple
 
+from pipeline.core.gate import allowed_wait_ns
 from pipeline.core.policies.ranked_queue import RankedQueue
 from pipeline.core.sequence import Sequence
 from pipeline.messages import Rejected
@@ -23,15 +24,14 @@ class Limit(NamedTuple):
     """When it is dropped unless it was admitted; None: never."""
 
 
-def half_patience(default_ms: float | None) -> Limit:
-    """Half of Terms.patience_ms, or of the server's: whoever waited that long is likely to leave unserved."""
+def patience(max_wait_ns: int | None) -> Limit:
+    """As long as the door lets a request wait; see core.gate."""
 
     def drop_ns(sequence: Sequence) -> int | None:
-        patience_ms = sequence.terms.patience_ms
-        patience_ms = default_ms if patience_ms is None else patience_ms
-        return None if patience_ms is None else sequence.arrived_ns + int(patience_ms * 5e5)
+        allowed_ns = allowed_wait_ns(sequence.terms, max_wait_ns)
+        return None if allowed_ns is None else sequence.arrived_ns + allowed_ns
 
-    return Limit("wait_too_long", "half of its patience is over", drop_ns)
+    return Limit("wait_too_long", "it may wait no longer", drop_ns)
 
 
 class Shedding:
