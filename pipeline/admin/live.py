@@ -63,6 +63,7 @@ class Live:
         self._pipeline = pipeline
         self._telemetry = pipeline.telemetry
         self._journal = pipeline.telemetry.journal
+        self._max_live: int = getattr(pipeline.stages["ingress"][0].options, "max_live_requests", 0)
         self._clock = clock
         self._samples: deque[Sample] = deque(maxlen=WINDOW_TICKS)
         self._blocks: bytes | None = None
@@ -102,7 +103,7 @@ class Live:
         return Snapshot(
             state=self.state,
             totals=snapshot.totals(before, sample, requests, steps, occupancy),
-            stages=snapshot.stage_views(before, sample, steps),
+            stages=snapshot.stage_views(before, sample, requests, steps, self._max_live),
             moment=snapshot.moment(sample.at_ns, ended, steps[max(0, first - 1) :]),
             steps=snapshot.step_columns(steps[first:]),
             requests=snapshot.request_views(ended),

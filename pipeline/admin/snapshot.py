@@ -23,10 +23,11 @@ class StageView(msgspec.Struct, frozen=True, gc=False):
     name: str
     workers: int
     depth: int
+    """Of the inbox; of ingress, live requests."""
     bound: int
     peak: int
     per_s: float
-    """Messages handled."""
+    """Messages handled; of ingress, requests taken in."""
     posted_per_s: float
     """Of those that came, how many by the control lane."""
     busy: float
@@ -135,7 +136,7 @@ def totals(
         live=now.num_live,
         running=occupancy.num_running if occupancy else 0,
         waiting=occupancy.num_waiting if occupancy else 0,
-        refused_per_s=round((now.num_refused - before.num_refused) * per_s, 2),
+        refused_per_s=_refused_per_s(before, now),
         requests_per_s=round(len(requests) * per_s, 2),
         prefill_per_s=round(sum(step.num_prefill_tokens for step in steps) * per_s, 1),
         decode_per_s=round(sum(step.num_decode_tokens for step in steps) * per_s, 1),
@@ -149,12 +150,32 @@ def totals(
     )
 
 
-def stage_views(before: Sample, now: Sample, steps: Sequence[StepRecord]) -> list[StageView]:
-    """One a stage, in data order. `steps` are those applied between the samples."""
+def stage_views(
+    before: Sample,
+    now: Sample,
+    requests: Sequence[RequestRecord],
+    steps: Sequence[StepRecord],
+    max_live: int,
+) -> list[StageView]:
+    """One a stage, in data order. The records are those that ended between the samples.
+
+    Two stages do their work outside handle(): the door, of which `max_live` is the bound, and the device.
+    """
     elapsed_ns = max(1, now.at_ns - before.at_ns)
     views = [_stage(a, b, elapsed_ns) for a, b in zip(before.stages, now.stages, strict=True)]
     device_busy = min(1.0, sum(step.end_ns - step.begin_ns for step in steps) / elapsed_ns)
-    return [_with_device(view, device_busy) if view.name == "execute" else view for view in views]
+    at_the_door = [request.segments_ns[0] for request in requests if request.segments_ns]
+    own: dict[str, dict[str, object]] = {
+        "execute": {"busy": round(device_busy, 4)},
+        "ingress": {
+            "depth": now.num_live,
+            "bound": max_live,
+            "per_s": round((now.stages[1].sent - before.stages[1].sent) * 1e9 / elapsed_ns, 2),
+            "service_us": _mean_us(sum(at_the_door), len(at_the_door)),
+            "refused_per_s": _refused_per_s(before, now),
+        },
+    }
+    return [msgspec.structs.replace(view, **own.get(view.name, {})) for view in views]
 
 
 def _stage(before: StageSample, now: StageSample, elapsed_ns: int) -> StageView:
@@ -177,10 +198,6 @@ def _stage(before: StageSample, now: StageSample, elapsed_ns: int) -> StageView:
         refused_per_s=round((now.refused - before.refused) * per_s, 2),
         blocked=round((now.blocked_ns - before.blocked_ns) / elapsed_ns, 3),
     )
-
-
-def _with_device(view: StageView, device_busy: float) -> StageView:
-    return msgspec.structs.replace(view, busy=round(max(view.busy, device_busy), 4))
 
 
 def step_columns(steps: Sequence[StepRecord]) -> Steps:
@@ -244,6 +261,10 @@ def history(
 def end_of(request: RequestRecord) -> int:
     """When it ended, ns."""
     return request.arrived_ns + request.e2e_ns
+
+
+def _refused_per_s(before: Sample, now: Sample) -> float:
+    return round((now.num_refused - before.num_refused) * 1e9 / max(1, now.at_ns - before.at_ns), 2)
 
 
 def _loop_ns(sample: Sample) -> int:

@@ -1,8 +1,7 @@
 // The canvases: latest steps, KV blocks, and times over the last two minutes.
 
-import { Canvas, ceiling, colours } from "./draw.js";
-import { percent, short, time } from "./format.js";
-import { say } from "./draw.js";
+import { Canvas, ceiling, colours, say } from "./draw.js";
+import { percent, short, tick, time } from "./format.js";
 
 const GUTTER = 46;
 
@@ -24,13 +23,14 @@ function grid(context, top, height, width, label, half) {
 }
 
 function nothing(context, width, height, text) {
+  context.font = context.font.replace("11px", "12.5px");
   context.fillStyle = colours().muted;
   context.textAlign = "center";
   context.textBaseline = "middle";
   context.fillText(text, width / 2, height / 2);
 }
 
-/** Tokens of each step above, its time on the device and the host gap before it below. */
+/** Tokens of each step above, on a square-root scale; its time on the device and the host gap before it below. */
 export class StepChart {
   constructor(parent) {
     this.columns = null;
@@ -60,24 +60,24 @@ export class StepChart {
     const lanes = [{ top: 10, size: 110 }, { top: 146, size: 60 }];
     const most = ceiling(Math.max(...prefill.map((tokens, i) => tokens + decode[i]), 1));
     const longest = ceiling(Math.max(...device.map((us, i) => us + gap[i]), 1));
-    grid(context, lanes[0].top, lanes[0].size, width, short(most), short(most / 2));
-    grid(context, lanes[1].top, lanes[1].size, width, time(longest), time(longest / 2));
-    const stack = ({ top, size }, of, lower, upper, lowerColour, upperColour) => lower.forEach((value, i) => {
+    grid(context, lanes[0].top, lanes[0].size, width, short(most), short(most / 4));
+    grid(context, lanes[1].top, lanes[1].size, width, tick(longest), tick(longest / 2));
+    const stack = ({ top, size }, height, lower, upper, lowerColour, upperColour) => lower.forEach((value, i) => {
       const x = GUTTER + i * slot + 1;
-      const bottom = top + size;
-      const low = value ? Math.max(1.5, value / of * size) : 0;
-      const high = upper[i] ? Math.max(1.5, upper[i] / of * size) : 0;
-      context.fillStyle = lowerColour;
-      context.fillRect(x, bottom - low, slot - 1.5, low);
+      const low = height(value) * size;
+      const high = height(value + upper[i]) * size;
       context.fillStyle = upperColour;
-      context.fillRect(x, bottom - low - high, slot - 1.5, high);
+      context.fillRect(x, top + size - high, slot - 1.5, high - low);
+      context.fillStyle = lowerColour;
+      context.fillRect(x, top + size - low, slot - 1.5, low);
     });
     const { prefill: p, decode: d, device: on, gap: off, muted } = colours();
-    stack(lanes[0], most, decode, prefill, d, p);
-    stack(lanes[1], longest, device, gap, on, off);
+    stack(lanes[0], (tokens) => Math.sqrt(tokens / most), decode, prefill, d, p); // a decode row beside a prompt shows
+    stack(lanes[1], (us) => us / longest, device, gap, on, off);
     context.fillStyle = muted;
     context.textAlign = "left";
-    context.fillText("time on the device, and the host gap before it", GUTTER, 137);
+    context.textBaseline = "alphabetic";
+    context.fillText("time on the device, and the host gap before it", GUTTER, lanes[1].top - 8);
     this.describe(prefill, decode, device, gap);
   }
 
@@ -140,7 +140,7 @@ const SPAN_US = 120e6;
 export class TimeChart {
   constructor(parent, note, field, what) {
     Object.assign(this, { note, field, what, moments: [] });
-    this.canvas = new Canvas(parent, 150, `${what}: nothing yet`, (...args) => this.paint(...args));
+    this.canvas = new Canvas(parent, 190, `${what}: nothing yet`, (...args) => this.paint(...args));
   }
 
   reset(moments) {
@@ -171,7 +171,7 @@ export class TimeChart {
     const size = height - top - 24;
     const now = this.now ?? points.at(-1).at_us;
     const most = ceiling(Math.max(...points.map((moment) => moment[this.field].worst_us)));
-    grid(context, top, size, width, time(most), time(most / 2));
+    grid(context, top, size, width, tick(most), tick(most / 2));
     const { ink2, dot, muted } = colours();
     const y = (us) => top + size - us / most * size;
     for (const moment of points) {

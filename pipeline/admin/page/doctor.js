@@ -3,7 +3,14 @@
 import { html, say } from "./draw.js";
 
 const EVERY_MS = 15000;
-const WORDS = { idle: "Idle", healthy: "Healthy", constrained: "Held back", unknown: "Not judged" };
+
+/** "Healthy: nothing holds ..." as its two halves. */
+function halves(verdict) {
+  const at = verdict.indexOf(": ");
+  if (at < 0) return [verdict, ""];
+  const rest = verdict.slice(at + 2);
+  return [verdict.slice(0, at), rest[0].toUpperCase() + rest.slice(1)];
+}
 
 const text = (tag, content, attributes = {}) => {
   const node = html(tag, attributes);
@@ -38,10 +45,11 @@ export class Doctor {
     const same = JSON.stringify([diagnosis.verdict, diagnosis.findings]);
     if (same === this.last) return; // so that a screen reader is not told twice, nor a reader's place lost
     this.last = same;
+    const [head, rest] = halves(diagnosis.verdict);
     const span = `Over the last ${Math.round(diagnosis.window_s)} s, ${diagnosis.num_requests} requests.`;
     this.parent.replaceChildren(
-      text("p", WORDS[diagnosis.state], { class: "judged", "data-state": diagnosis.state }),
-      text("p", diagnosis.verdict, { class: "sentence" }),
+      text("p", head, { class: "judged", "data-state": diagnosis.state }),
+      text("p", rest, { class: "sentence" }),
       ...diagnosis.findings.map(finding),
       ...diagnosis.laws.filter((law) => !law.holds).map((law) => text("p", `${law.name}: ${law.claim} ${law.why}`, { class: "note" })),
       text("p", span, { class: "note" }),

@@ -2,17 +2,17 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
-function filled(element, attributes, children) {
+export function set(element, attributes, ...children) {
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
   element.append(...children);
   return element;
 }
 
 export const svg = (tag, attributes = {}, ...children) =>
-  filled(document.createElementNS(SVG, tag), attributes, children);
+  set(document.createElementNS(SVG, tag), attributes, ...children);
 
 export const html = (tag, attributes = {}, ...children) =>
-  filled(document.createElement(tag), attributes, children);
+  set(document.createElement(tag), attributes, ...children);
 
 /** Sets a text only if it is another one: twice a second most are not. */
 export function say(node, text) {

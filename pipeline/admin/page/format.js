@@ -24,6 +24,12 @@ export function time(us) {
 
 const figures = (value) => digits(value, value < 10 ? 2 : value < 100 ? 1 : 0);
 
+/** A round time for an axis. */
+export function tick(us) {
+  if (us < 1000) return `${short(us)} \u00b5s`;
+  return us < 1e6 ? `${short(us / 1e3)} ms` : `${short(us / 1e6)} s`;
+}
+
 export const rate = (perS) => `${short(perS)}/s`;
 
 /** A share of 1 as a percentage; something is never shown as nothing. */

@@ -1,7 +1,7 @@
 // The pipeline drawn as stages and links, with what each does now. Built once per width; then only texts move.
 
 import { percent, rate, short, time } from "./format.js";
-import { say, svg } from "./draw.js";
+import { say, set, svg } from "./draw.js";
 import { places } from "./places.js";
 
 const LEVELS = [0.05, 0.5, 0.85];
@@ -24,7 +24,7 @@ export class Picture {
   }
 
   fit(width) {
-    if (width === this.width) return;
+    if (width === this.width || width < 200) return; // before the style is there a sheet has no width
     this.width = width;
     this.topology && this.build();
   }
@@ -67,10 +67,12 @@ export class Picture {
     path.append(svg("title"));
     path.firstChild.textContent = `${link.source} to ${link.target}: ${link.carries.join(", ")}`;
     this.root.append(path);
-    if (!place.label) return;
-    const [x, y, anchor] = place.label;
-    const label = svg("text", { x, y, "text-anchor": anchor, class: "link-rate" });
-    this.root.append(label);
+    if (kind === "control") return;
+    const label = svg("text", { class: "link-rate" });
+    if (place.label) {
+      const [x, y, anchor] = place.label;
+      this.root.append(set(label, { x, y, "text-anchor": anchor }));
+    }
     this.links[key] = { path, label, target: link.target, isCycle };
   }
 
@@ -104,7 +106,7 @@ export class Picture {
     ["queue", "rate", "wait", "service"].forEach((label, i) => {
       const x = left + (isLow ? i * inner / 4 : (i % 2) * inner / 2);
       const y = at.y + (isLow ? 55 : 54 + Math.floor(i / 2) * 31);
-      text(x, y, "caption").textContent = label;
+      text(x, y, "caption").textContent = label === "queue" && name === "ingress" ? "live" : label;
       cells[label] = text(x, y + 15, "value");
     });
     const show = () => { this.chosen = name; this.explain(); };
@@ -117,7 +119,7 @@ export class Picture {
   addCycle(at) {
     const group = svg("g", { class: "cycle" });
     group.append(svg("rect", { x: at.x + 0.5, y: at.y + 0.5, width: at.w - 1, height: at.h - 1, rx: 9 }));
-    const names = ["steps", "device / step", "host gap / step", "running, waiting", "prefill", "decode"];
+    const names = ["steps", "device", "host gap", "loop CPU", "running", "waiting", "prefill tok", "decode tok"];
     const cells = names.map((label, i) => {
       const x = at.x + 16 + (i % at.columns) * (at.w - 24) / at.columns;
       const y = at.y + 50 + Math.floor(i / at.columns) * 32 - (at.h < 110 ? 4 : 0);
@@ -146,16 +148,15 @@ export class Picture {
     }
     const { totals } = snapshot;
     [
-      rate(totals.steps_per_s), time(totals.step_us), time(totals.gap_us),
-      `${short(totals.running)}, ${short(totals.waiting)}`,
-      `${short(totals.prefill_per_s)} tok/s`, `${short(totals.decode_per_s)} tok/s`,
+      rate(totals.steps_per_s), time(totals.step_us), time(totals.gap_us), percent(totals.loop_cpu),
+      short(totals.running), short(totals.waiting), rate(totals.prefill_per_s), rate(totals.decode_per_s),
     ].forEach((text, i) => say(this.cycle[i], text));
     this.explain();
   }
 
   showStage(stage) {
     const { group, queue, busy, share, cells, at, inner } = this.stages[stage.name];
-    const full = Math.min(1, stage.depth / stage.bound) * (at.h - 24);
+    const full = Math.min(1, stage.depth / (stage.bound || 1)) * (at.h - 24);
     queue.setAttribute("height", full.toFixed(1));
     queue.setAttribute("y", (at.bottom - 12 - full).toFixed(1));
     busy.setAttribute("width", (stage.busy * inner).toFixed(1));

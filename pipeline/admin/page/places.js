@@ -38,14 +38,14 @@ function wide(width) {
   for (const [name, i] of Object.entries(BELOW)) boxes[name] = box(edge + i * (w + gap), low, w, h);
   const { ingress: i, tokenize: t, schedule: s, execute: e, sample: m, detokenize: d, stream: o } = boxes;
   const mid = low - between / 2;
-  const across = (a, b, dy = 0) => ({
-    path: through([a.right + 3, a.cy + dy], [b.x - 5, b.cy + dy]),
-    label: [(a.right + b.x) / 2, a.cy + dy - 8, "middle"],
+  const across = (a, b) => ({
+    path: through([a.right + 3, a.cy], [b.x - 5, b.cy]),
+    label: [(a.right + b.x) / 2, a.cy - 8, "middle"],
   });
   return {
     height: low + h + 4,
     boxes,
-    cycle: { ...box(e.x, low, m.right - e.x, h), columns: 3 },
+    cycle: { ...box(e.x, low, m.right - e.x, h), columns: 4 },
     ends: [
       { path: through([4, i.cy], [i.x - 5, i.cy]), label: "clients", at: [4, i.cy - 8] },
       { path: through([o.x - 3, o.cy], [6, o.cy]), label: "text", at: [4, o.cy - 8] },
@@ -53,7 +53,7 @@ function wide(width) {
     links: {
       "ingress>tokenize data": across(i, t),
       "tokenize>schedule data": across(t, s),
-      "tokenize>schedule control": across(t, s, 26),
+      "tokenize>schedule control": { path: through([t.right + 3, t.cy + 26], [s.x - 5, s.cy + 26]) },
       "schedule>execute data": across(s, e),
       "execute>schedule control": { path: through([e.x - 3, e.cy + 26], [s.right + 5, s.cy + 26]) },
       "execute>sample data": across(e, m),
@@ -130,7 +130,7 @@ function narrow(width) {
   return {
     height: last.bottom + gap + 108,
     boxes,
-    cycle: { ...box(left, last.bottom + gap, width - left - right, 104), columns: 3 },
+    cycle: { ...box(left, last.bottom + gap, width - left - right, 104), columns: 4 },
     ends: [],
     links,
   };

@@ -62,8 +62,8 @@ export function breakdown(parent, request, names) {
   const list = html("ul", { class: "parts" }, ...[...stages].map(([stage, { wait, service }]) => {
     const item = html("li", {}, html("span", { class: `key key-${stage}` }), html("strong"), html("span"), html("span"));
     say(item.children[1], stage);
-    say(item.children[2], wait === undefined ? "" : `wait ${time(wait)}`);
-    say(item.children[3], `service ${time(service)}`);
+    say(item.children[2], wait === undefined ? `service ${time(service)}` : `wait ${time(wait)}`);
+    if (wait !== undefined) say(item.children[3], `service ${time(service)}`);
     return item;
   }));
   parent.replaceChildren(head, list);
