@@ -113,10 +113,9 @@ class Sampler:
 
     def _families(self) -> Iterable[Family]:
         now, ring = self.sample(), self.samples()
+        before = ring[-min(len(ring), _LATELY)] if ring else now
         utilisation = Family("stageline_stage_utilization_ratio", "gauge", "Busy share of the last 10 s")
-        for name, share in busy_shares(
-            ring[-_LATELY] if len(ring) >= _LATELY else (ring or [now])[0], now
-        ).items():
+        for name, share in busy_shares(before, now).items():
             utilisation.add(share, stage=name)
         yield utilisation
         yield from process.families(self.vitals, now, ring[-_MINUTE:])

@@ -45,10 +45,24 @@ class Relay(Stage[Number, NoOptions]):
         self.diary.append(f"stop {self.ctx.name}")
 
 
+class Neighbour:
+    """A companion that writes its diary into that of the stages."""
+
+    def __init__(self, name: str, diary: list[str]) -> None:
+        self.name = name
+        self.diary = diary
+
+    async def start(self) -> None:
+        self.diary.append(f"start {self.name}")
+
+    async def stop(self) -> None:
+        self.diary.append(f"stop {self.name}")
+
+
 class Graph:
     """Three relays in a row and an open end."""
 
-    def __init__(self, drain_timeout_s: float = 5.0) -> None:
+    def __init__(self, drain_timeout_s: float = 5.0, num_companions: int = 0) -> None:
         self.diary: list[str] = []
         self.inboxes: list[Inbox[Number]] = [Inbox(2), Inbox(2), Inbox(2)]
         self.end: Inbox[Number] = Inbox(1000)
@@ -57,7 +71,10 @@ class Graph:
             Relay(StageContext(name, inbox, {Number: outlet}, {}), self.diary)
             for name, inbox, outlet in zip("abc", self.inboxes, outlets, strict=True)
         ]
-        self.supervisor = Supervisor([[s] for s in self.stages], drain_timeout_s, structlog.get_logger())
+        self.companions = [Neighbour(str(number), self.diary) for number in range(num_companions)]
+        self.supervisor = Supervisor(
+            [[s] for s in self.stages], drain_timeout_s, structlog.get_logger(), self.companions
+        )
 
 
 def test_sinks_start_first_and_sources_drain_first() -> None:
@@ -126,5 +143,32 @@ def test_cancelling_forces_the_end() -> None:
         with pytest.raises(asyncio.CancelledError):
             await asyncio.wait_for(task, 5)
         assert graph.diary[-3:] == ["stop a", "stop b", "stop c"]
+
+    asyncio.run(main())
+
+
+def test_companions_live_while_the_stages_do() -> None:
+    async def main() -> None:
+        graph, until = Graph(num_companions=2), asyncio.Event()
+        until.set()
+        await asyncio.wait_for(graph.supervisor.run(until), 5)
+        assert graph.diary[3:5] == ["start 0", "start 1"]
+        assert graph.diary[-5:] == ["stop 1", "stop 0", "stop a", "stop b", "stop c"]
+
+    asyncio.run(main())
+
+
+def test_a_companion_that_cannot_start_ends_the_start() -> None:
+    async def main() -> None:
+        graph = Graph(num_companions=2)
+
+        async def refuse() -> None:
+            raise OSError("port in use")
+
+        graph.companions[0].start = refuse  # type: ignore[method-assign]
+        with pytest.raises(OSError, match="port in use"):
+            await graph.supervisor.run(asyncio.Event())
+        assert graph.diary[-4:] == ["stop 0", "stop a", "stop b", "stop c"]
+        assert len(asyncio.all_tasks()) == 1
 
     asyncio.run(main())

@@ -247,6 +247,24 @@ def test_a_rejection_is_the_answer() -> None:
     in_world(body)
 
 
+def test_a_chunk_of_n_tokens_counts_as_n_equal_gaps() -> None:
+    async def body(world: StreamWorld) -> None:
+        itl = world.telemetry.itl
+        await world.rows((1, "a", 1, NONE))
+        assert itl.count == 0, "the first has none before it"
+        world.clock.advance(4 * MS)
+        await world.rows((1, "b", 1, NONE))
+        assert itl.count == 0, "it waits for more"
+        world.clock.advance(16 * MS)
+        await world.rows((1, "cd", 3, NONE))
+        assert (itl.count, itl.total) == (4, 20 * MS)
+        world.clock.advance(7 * MS)
+        await world.rows((1, "e", 1, LENGTH))
+        assert (itl.count, itl.total) == (5, 27 * MS)
+
+    in_world(body, flush_ms=20.0)
+
+
 def test_nobody_is_left_without_an_ending() -> None:
     async def body(world: StreamWorld) -> None:
         await world.rows((1, "a", 1, NONE))

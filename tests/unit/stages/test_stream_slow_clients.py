@@ -61,11 +61,13 @@ def test_after_its_time_it_alone_is_cancelled() -> None:
         error = world.sink.ending
         assert isinstance(error, RequestError) and (error.status, error.code) == (408, "slow_client")
         assert await world.sent(Cancel) == [Cancel(1, CANCELLED)]
+        assert world.metric("stageline_cut_off_requests 1.0"), "until its cancel has gone round"
         await world.rows((1, "late", 1, NONE), (2, "a", 1, NONE))
         await world.rows((1, "", 0, CANCELLED), (2, "b", 1, STOP))
         assert len(world.sink.endings) == 1 and "late" not in world.sink.text
         assert other.text == "ab" and world.stage.num_live == 0
         assert world.metric('stageline_requests_total{finish_reason="cancelled"} 1.0')
+        assert world.metric("stageline_cut_off_requests 0.0")
 
     in_world(body, **SLOW)
 
