@@ -12,7 +12,17 @@ from typing import Any, Literal
 
 import msgspec
 
-_SHED = frozenset(("http_429", "http_503", "error_queue_full", "error_too_many_requests", "error_draining"))
+_SHED = frozenset(
+    (
+        "http_429",
+        "http_503",
+        "error_queue_full",
+        "error_queue_wait",
+        "error_wait_too_long",
+        "error_too_many_requests",
+        "error_draining",
+    )
+)
 """Over SSE a status; on the WebSocket this project's codes, for its error frames have no status."""
 
 

@@ -19,6 +19,7 @@ from msgspec.structs import asdict
 
 from pipeline.assemble import Blueprint, runner_factory
 from pipeline.checkpoint.card import ModelCard
+from pipeline.core.gate import Gate
 from pipeline.errors import StageCrashed
 from pipeline.runtime.bridge import RunnerFactory
 from pipeline.runtime.inbox import Inbox
@@ -119,6 +120,7 @@ def build_stand(blueprint: Blueprint, name: str, card: ModelCard, runner: Runner
     targets = {target: Inbox[Any](bounds[target]) for target in sorted({link.target for link in links})}
     resources = {
         ModelCard: card,
+        Gate: Gate(),
         Telemetry: Telemetry(),
         RunnerFactory: runner or runner_factory(blueprint, card),
     }

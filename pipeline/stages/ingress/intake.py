@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TypeVar
 
+from pipeline.core.gate import Gate
 from pipeline.core.wire import SERVER_ERROR, Wanted
 from pipeline.errors import InboxClosed, RequestError
 from pipeline.messages import Cancel, Completion, FinishReason, GenerateRequest, Open
@@ -12,10 +13,6 @@ from pipeline.runtime.trace import Point
 from pipeline.telemetry import RequestSpan, Telemetry
 
 DRAINING = RequestError("The server is shutting down; try another.", status=503, code="draining")
-QUEUE_FULL = RequestError("The waiting queue is full; try again later.", status=429, code="queue_full")
-TOO_MANY_LIVE = RequestError(
-    "The server has too many live requests; try again later.", status=429, code="too_many_requests"
-)
 
 
 class LiveRequest(ABC):
@@ -30,11 +27,14 @@ class LiveRequest(ABC):
         self._intake = intake
         self._is_attached = True
         self.is_cancelled = False
+        self.num_output_tokens = 0
+        """Of the text so far."""
         self.trace_parent = ""
         """The W3C traceparent of its own span, for its client; empty: it has no trace."""
 
     def delta(self, text: str, num_tokens: int) -> None:
         self._intake.num_events += 1
+        self.num_output_tokens += num_tokens
         if self._is_attached:
             self.write_delta(text, num_tokens)
 
@@ -83,6 +83,7 @@ class Intake:
         self._requests = ctx.outlet(GenerateRequest)
         self._opens = ctx.outlet(Open)
         self._cancels = ctx.outlet(Cancel)
+        self._gate = ctx.resource(Gate)
         self._telemetry = ctx.resource(Telemetry)
         self._next_id = 0
         self.live: dict[int, LiveRequest] = {}
@@ -101,7 +102,7 @@ class Intake:
 
         `traceparent` is what its client sent of it, unchecked.
 
-        Raises RequestError 429 when there is no room, 503 while draining.
+        Raises RequestError 429 when there is no room or it would wait for too long, 503 while draining.
         """
         request_id = self._next_id
         self._check_open()
@@ -115,11 +116,7 @@ class Intake:
             self._ctx.clock(),
             wanted.terms,
         )
-        try:
-            if not self._requests.offer(request):
-                raise self._refused(QUEUE_FULL)
-        except InboxClosed:
-            raise self._refused(DRAINING) from None
+        self._offer(request)
         self._next_id += 1
         self._telemetry.received()
         self.live[request_id] = live
@@ -142,6 +139,7 @@ class Intake:
     def ended(self, request: LiveRequest) -> bool:
         """Forget a request; False if it had ended before."""
         self.num_events += 1
+        self._gate.leave(request.request_id, request.num_output_tokens)
         return self.live.pop(request.request_id, None) is not None
 
     def fail_all(self, error: RequestError) -> None:
@@ -161,7 +159,22 @@ class Intake:
         if self.is_draining:
             raise self._refused(DRAINING)
         if len(self.live) >= self._max_live:
-            raise self._refused(TOO_MANY_LIVE)
+            raise self._refused(self._full("The server has too many live requests", "too_many_requests"))
+
+    def _offer(self, request: GenerateRequest) -> None:
+        if refusal := self._gate.refusal(request):
+            raise self._refused(refusal)
+        try:
+            if not self._requests.offer(request):
+                raise self._refused(self._full("The waiting queue is full", "queue_full"))
+        except InboxClosed:
+            raise self._refused(DRAINING) from None
+        self._gate.enter(request)
+
+    def _full(self, what: str, code: str) -> RequestError:
+        """A bound that does not know how long the wait would be is reached."""
+        message = f"{what}; try again later."
+        return RequestError(message, status=429, code=code, retry_after_s=self._gate.retry_after_s())
 
     def _refused(self, error: RequestError) -> RequestError:
         self._telemetry.refused(error.code or str(error.status))

@@ -12,6 +12,7 @@ import uvloop
 
 from pipeline.checkpoint.card import ModelCard
 from pipeline.checkpoint.fake import byte_card
+from pipeline.core.gate import Gate
 from pipeline.messages import (
     SEGMENTS,
     Cancel,
@@ -96,6 +97,7 @@ class World:
         self.engine = Engine(queue_bound)
         self.inbox: Inbox[Any] = Inbox(1)
         self.telemetry = Telemetry()
+        self.gate = Gate()
         self.log = structlog.testing.CapturingLogger()
         self.trace = Trace()
         outlets = {
@@ -107,7 +109,7 @@ class World:
             "ingress",
             self.inbox,
             outlets,
-            {ModelCard: byte_card(2048), Telemetry: self.telemetry},
+            {ModelCard: byte_card(2048), Telemetry: self.telemetry, Gate: self.gate},
             self.trace,
             self.log,
         )

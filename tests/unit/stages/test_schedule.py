@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 from pipeline.checkpoint.card import ModelCard
+from pipeline.core.gate import Gate
 from pipeline.messages import (
     Cancel,
     DeviceReady,
@@ -31,7 +32,7 @@ class Desk:
         self.tokens: Inbox[TokenBatch] = Inbox(room)
         self.rejected: Inbox[Rejected] = Inbox(8)
         outlets: dict[type, Any] = {StepPlan: self.plans, TokenBatch: self.tokens, Rejected: self.rejected}
-        resources: dict[type, object] = {ModelCard: model_card, Telemetry: Telemetry()}
+        resources: dict[type, object] = {ModelCard: model_card, Telemetry: Telemetry(), Gate: Gate()}
         ctx = StageContext("schedule", self.inbox, outlets, resources, clock=ManualClock())
         self.stage = Schedule(ctx, options)
         self.inbox.post(DeviceReady(16, 4, 4, 64))
