@@ -56,6 +56,8 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
     """the time they stopped everything."""
     gc_longest_ns: int = 0
     """The longest of them since the sample before."""
+    refused: dict[str, int] = {}
+    """num_refused by code."""
 
 
 class Settings(msgspec.Struct, frozen=True):

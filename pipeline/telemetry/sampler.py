@@ -87,6 +87,7 @@ class Sampler:
             gc_pauses=vitals.gc.count,
             gc_pause_ns=vitals.gc.total_ns,
             gc_longest_ns=vitals.gc.longest_ns,
+            refused=telemetry.refused_by_code,
         )
 
     def evidence(self, last_s: float) -> Evidence:

@@ -104,6 +104,11 @@ class Telemetry:
         return self._requests.refused.total()
 
     @property
+    def refused_by_code(self) -> dict[str, int]:
+        """num_refused, divided."""
+        return dict(self._requests.refused)
+
+    @property
     def stages(self) -> Mapping[str, WatchedStage]:
         """What watch_stage was told, in its order."""
         return self._stages.stages
