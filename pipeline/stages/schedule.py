@@ -168,9 +168,14 @@ class Schedule(Stage[Any, ScheduleOptions]):
             self._tokens.when_room(lambda: self.ctx.inbox.post(Room()))
 
     def _set_timer(self) -> None:
-        """One timer, for the earliest time that was asked for; it may come early, and then asks again."""
+        """One timer, for the earliest time that was asked for; it may come early, and then asks again.
+
+        What was due before this wake-up waits for a result or for room, and these will come by themselves.
+        """
         wake_ns = self._scheduler.wake_ns
-        if wake_ns is None or (self._timer is not None and self._timer_ns <= wake_ns):
+        if wake_ns is None or wake_ns <= self._taken_ns:
+            return
+        if self._timer is not None and self._timer_ns <= wake_ns:
             return
         if self._timer is not None:
             self._timer.cancel()

@@ -1,10 +1,18 @@
-"""The scheduler against a device that checks every block it is told to read."""
+"""The scheduler, under every policy, against a device that checks every block it is told to read."""
 
 from collections import deque
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from pipeline.core.policies import SchedulingOptions, make_policies
 from pipeline.core.scheduling import Scheduler
@@ -15,6 +23,7 @@ from pipeline.messages import (
     SampledBatch,
     SamplingParams,
     StepHandle,
+    Terms,
     TokenizedRequest,
 )
 from pipeline.runtime.testing import CheckingRunner, fake_token
@@ -22,18 +31,55 @@ from pipeline.runtime.testing import CheckingRunner, fake_token
 BLOCK = 4
 CREDITS = 2
 
+TERMS = st.builds(
+    Terms,
+    tenant=st.sampled_from(["", "gold", "silver"]),
+    priority=st.integers(0, 2),
+    ttft_target_ms=st.sampled_from([None, 1e-4, 1.0]),
+    tpot_target_ms=st.sampled_from([None, 1e-5, 1.0]),
+    patience_ms=st.sampled_from([None, None, 1e-3]),
+)
+"""A tick is 7 ns, so these are some dozens of ticks, or far more than a run has."""
+
+
+def options(policy: str) -> st.SearchStrategy[SchedulingOptions]:
+    """A policy with everything else that may be chosen beside it."""
+    return st.builds(
+        SchedulingOptions,
+        policy=st.just(policy),
+        priority_ageing_s=st.sampled_from([1e-8, 1e-6]),
+        sjf_tokens_per_s=st.sampled_from([1e6, 1e9]),
+        fair_weights=st.sampled_from([None, {"gold": 3.0}]),
+        ttft_target_ms=st.sampled_from([1e-4, 1.0]),
+        late=st.sampled_from(["last", "shed"]),
+        batching=st.sampled_from(["continuous", "continuous", "static"]),
+        pad_to=st.sampled_from([0, 30]),
+        gather_ms=st.sampled_from([0.0, 5e-5]),
+        itl_target_ms=st.sampled_from([None, 1e-5, 1.0]),
+        min_prefill_tokens=st.integers(1, 8),
+        max_bypasses=st.integers(0, 3),
+        bypass_ms=st.sampled_from([0.0, 1e-3, 1.0]),
+        max_preemptions=st.integers(0, 3),
+        max_wait_ms=st.sampled_from([None, None, 2e-3]),
+    )
+
 
 class SchedulerMachine(RuleBasedStateMachine):
-    """Requests arrive, are cancelled, paused and preempted in any order; steps are applied late."""
+    """Requests arrive, are cancelled, paused, preempted and shed in any order; steps are applied late."""
+
+    policy: str
 
     @initialize(
+        data=st.data(),
         num_blocks=st.integers(3, 12),
         max_num_seqs=st.integers(1, 5),
         max_num_batched_tokens=st.integers(5, 24),
     )
-    def begin(self, num_blocks: int, max_num_seqs: int, max_num_batched_tokens: int) -> None:
+    def begin(
+        self, data: st.DataObject, num_blocks: int, max_num_seqs: int, max_num_batched_tokens: int
+    ) -> None:
         device = DeviceReady(num_blocks, BLOCK, max_num_seqs, max_num_batched_tokens)
-        self.scheduler = Scheduler(device, (40,), make_policies(SchedulingOptions(), device))
+        self.scheduler = Scheduler(device, (40,), make_policies(data.draw(options(self.policy)), device))
         self.runner = CheckingRunner(device)
         self.flying: deque[StepHandle] = deque()
         self.requests: dict[int, TokenizedRequest] = {}
@@ -41,6 +87,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.got: dict[int, list[int]] = {}
         self.endings: dict[int, int] = {}
         self.cancelled: set[int] = set()
+        self.shed: set[int] = set()
         self.stopped: set[int] = set()
         self.held_back: list[TokenizedRequest] = []
         self.now = 1
@@ -50,14 +97,20 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.now += 7
         return self.now
 
-    @rule(prompt=st.integers(1, 20), max_tokens=st.integers(1, 20), seed=st.integers(0, 9), eos=st.booleans())
-    def arrive(self, prompt: int, max_tokens: int, seed: int, eos: bool) -> None:
-        self.accept(self.new_request(prompt, max_tokens, seed, eos))
+    @rule(
+        prompt=st.integers(1, 20),
+        max_tokens=st.integers(1, 20),
+        seed=st.integers(0, 9),
+        eos=st.booleans(),
+        terms=TERMS,
+    )
+    def arrive(self, prompt: int, max_tokens: int, seed: int, eos: bool, terms: Terms) -> None:
+        self.accept(self.new_request(prompt, max_tokens, seed, eos, terms))
 
-    @rule(prompt=st.integers(1, 8), max_tokens=st.integers(1, 8))
-    def arrive_later(self, prompt: int, max_tokens: int) -> None:
+    @rule(prompt=st.integers(1, 8), max_tokens=st.integers(1, 8), terms=TERMS)
+    def arrive_later(self, prompt: int, max_tokens: int, terms: Terms) -> None:
         """Overtaken in the tokenizer pool by the requests after it."""
-        self.held_back.append(self.new_request(prompt, max_tokens, 0, True))
+        self.held_back.append(self.new_request(prompt, max_tokens, 0, True, terms))
 
     @precondition(lambda self: self.held_back)
     @rule()
@@ -87,6 +140,10 @@ class SchedulerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.scheduler.num_in_flight < CREDITS)
     @rule()
     def plan(self) -> None:
+        for rejected in self.scheduler.shed(self.tick()):
+            assert rejected.status == 503 and rejected.code in ("wait_too_long", "deadline_missed")
+            assert rejected.request_id not in self.got | self.endings, "only who has no row is shed"
+            self.shed.add(rejected.request_id)
         plan = self.scheduler.plan(self.tick())
         if plan is not None:
             self.flying.append(self.runner.launch(plan))
@@ -111,6 +168,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             batch.request_ids, batch.token_ids, batch.finish_reasons, strict=True
         ):
             assert request_id not in self.endings, "a row after the terminal row"
+            assert request_id not in self.shed, "a row after the rejection"
             if token_id != NO_TOKEN:
                 self.got.setdefault(request_id, []).append(token_id)
             if finish:
@@ -129,6 +187,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         held = [block for sequence in self.scheduler.residents.running.values() for block in sequence.blocks]
         assert len(held) == len(set(held)) == self.scheduler.pool.num_owned
         assert len(self.scheduler.residents.running) <= self.scheduler.device.max_num_seqs
+
+    @invariant()
+    def who_waits_is_in_the_order(self) -> None:
+        if not hasattr(self, "scheduler"):
+            return
+        waiting = {k for k, each in self.scheduler._live.items() if each.slot < 0 and not each.is_paused}
+        order = self.scheduler.policies.order
+        candidates = [each.request_id for each in order.candidates(self.now)]
+        assert sorted(candidates) == sorted(waiting)
+        assert len(order) == len(waiting)
 
     def teardown(self) -> None:
         if not hasattr(self, "scheduler"):
@@ -152,6 +220,9 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def check_answer(self, request_id: int, request: TokenizedRequest) -> None:
         got = self.got.get(request_id, [])
+        if request_id in self.shed:
+            assert not got and request_id not in self.endings
+            return
         expected = self.expected(request.sampling, self.prompts[request_id])
         assert got == expected[: len(got)], "tokens differ from those of the request alone"
         if request_id in self.stopped and request_id not in self.endings:
@@ -173,12 +244,14 @@ class SchedulerMachine(RuleBasedStateMachine):
                 break
         return tokens
 
-    def new_request(self, prompt: int, max_tokens: int, seed: int, eos: bool) -> TokenizedRequest:
+    def new_request(
+        self, prompt: int, max_tokens: int, seed: int, eos: bool, terms: Terms
+    ) -> TokenizedRequest:
         request_id, self.next_id = self.next_id, self.next_id + 1
         sampling = SamplingParams(max_tokens=max_tokens, seed=seed, ignore_eos=not eos)
         arrived = self.tick()
         sent = arrived + 6
-        request = TokenizedRequest(request_id, list(range(prompt)), sampling, arrived, sent, (1, 2, 3))
+        request = TokenizedRequest(request_id, list(range(prompt)), sampling, arrived, sent, (1, 2, 3), terms)
         self.now = sent
         self.requests[request_id] = request
         self.prompts[request_id] = prompt
@@ -194,5 +267,39 @@ class SchedulerMachine(RuleBasedStateMachine):
             del self.requests[request.request_id]
 
 
-TestScheduler = SchedulerMachine.TestCase
-TestScheduler.settings = settings(max_examples=200, stateful_step_count=60, deadline=None)
+class Fcfs(SchedulerMachine):
+    policy = "fcfs"
+
+
+class Priority(SchedulerMachine):
+    policy = "priority"
+
+
+class Sjf(SchedulerMachine):
+    policy = "sjf"
+
+
+class Fair(SchedulerMachine):
+    policy = "fair"
+
+
+class Deadline(SchedulerMachine):
+    policy = "deadline"
+
+
+MACHINES = [Fcfs, Priority, Sjf, Fair, Deadline]
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_scheduler(machine: type[SchedulerMachine]) -> None:
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        machine, settings=settings(max_examples=200, stateful_step_count=60, deadline=None)
+    )
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("machine", MACHINES)
+def test_scheduler_at_length(machine: type[SchedulerMachine]) -> None:
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        machine, settings=settings(max_examples=2000, stateful_step_count=100, deadline=None)
+    )
