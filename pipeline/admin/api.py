@@ -33,7 +33,7 @@ class Api:
         self._card = card
         self._page = PageFiles()
         self._live = Live(pipeline)
-        self._feed = Feed(self._reading, TICK_S)
+        self.feed = Feed(self._reading, TICK_S)
         self._num_pages = 0
         self._door: tuple[str, int] | None = None
 
@@ -43,7 +43,7 @@ class Api:
         self._live.is_ready = True
 
     def close(self) -> None:
-        self._feed.close()
+        self.feed.close()
 
     async def protect(self, request: web.Request, response: web.StreamResponse) -> None:
         """Put the headers of guard on every answer."""
@@ -66,7 +66,7 @@ class Api:
             await response.write(_event(b"about", _encode(self._about(request))))
             await response.write(_event(b"backlog", _encode(self._live.backlog())))
             while True:
-                await response.write(await self._feed.next())
+                await response.write(await self.feed.next())
         finally:
             self._num_pages -= 1
 

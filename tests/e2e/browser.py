@@ -66,11 +66,11 @@ class Page:
         return answer["result"].get("value")
 
     async def until(self, script: str, within_s: float = 10) -> Any:
-        """Wait for an expression to be true; its value."""
-        value = None
+        """Wait for an expression to be true; its value. What it reads need not be there yet."""
+        value, tried = None, f"(() => {{ try {{ return {script} }} catch {{ return false }} }})()"
         try:
             async with asyncio.timeout(within_s):
-                while not (value := await self.run(script)):
+                while not (value := await self.run(tried)):  # noqa: ASYNC110 - the page signals nobody
                     await asyncio.sleep(0.05)
         except TimeoutError:
             pytest.fail(f"not within {within_s:g} s: {script}; faults: {self.faults}")
@@ -102,9 +102,10 @@ class Page:
         wanted = [{"name": name.replace("_", "-"), "value": value} for name, value in features.items()]
         await self.call("Emulation.setEmulatedMedia", features=wanted)
 
-    async def shot(self, path: Path, *, whole: bool = True) -> None:
+    async def shot(self, *, whole: bool = True) -> bytes:
+        """A PNG of the page, or of the part of it that the window shows."""
         answer = await self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
-        path.write_bytes(base64.b64decode(answer["data"]))
+        return base64.b64decode(answer["data"])
 
     def hear(self, method: str, params: Json) -> None:
         if method == "Runtime.exceptionThrown":
@@ -189,7 +190,11 @@ async def browsing() -> AsyncIterator[Browser]:
 async def _address(file: Path) -> tuple[str, str]:
     """Port and path, once the browser has written them."""
     async with asyncio.timeout(30):
-        while not (file.exists() and file.read_text().count("\n")):  # noqa: ASYNC110 - a file signals nobody
+        while (lines := _lines(file)) is None:  # noqa: ASYNC110 - a file signals nobody
             await asyncio.sleep(0.05)
-    port, path = file.read_text().splitlines()[:2]
-    return port, path
+    return lines[0], lines[1]
+
+
+def _lines(file: Path) -> list[str] | None:
+    text = file.read_text() if file.exists() else ""
+    return text.splitlines() if text.count("\n") else None

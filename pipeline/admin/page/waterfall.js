@@ -85,7 +85,7 @@ export class Waterfall {
     parent.addEventListener("pointerenter", () => hold(true));
     parent.addEventListener("pointerleave", () => hold(parent.contains(document.activeElement)));
     parent.addEventListener("focusin", () => hold(true));
-    parent.addEventListener("focusout", () => hold(parent.matches(":hover")));
+    parent.addEventListener("focusout", ({ relatedTarget }) => parent.contains(relatedTarget) || hold(parent.matches(":hover")));
     this.list.addEventListener("keydown", (event) => this.move(event));
   }
 
