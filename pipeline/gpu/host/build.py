@@ -63,9 +63,14 @@ def cached_library(build: Build) -> Path:
     return host_folder() / f"kernels-{made_of.hexdigest()[:20]}.so"
 
 
-def compile_library(build: Build) -> Path:
-    """Make the library, 3 seconds, and put it into the cache. Raises HostUnavailable."""
+def provide_library(build: Build) -> Path:
+    """From the cache, or compiled first. Raises HostUnavailable."""
     target = cached_library(build)
+    return target if target.is_file() else compile_library(build, target)
+
+
+def compile_library(build: Build, target: Path) -> Path:
+    """Make the library, 3 seconds, and put it into the cache. Raises HostUnavailable."""
     try:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix="build-") as folder:

@@ -7,7 +7,7 @@ import ctypes
 from ctypes import POINTER, Structure, c_char_p, c_float, c_int32, c_int64, c_void_p, sizeof
 from pathlib import Path
 
-from pipeline.gpu.host.build import Build, HostUnavailable, cached_library, compile_library
+from pipeline.gpu.host.build import Build, HostUnavailable, compile_library, provide_library
 
 
 class KvShape(Structure):
@@ -142,13 +142,12 @@ def load_library(build: Build) -> HostLibrary:
 
     Raises HostUnavailable.
     """
-    path = cached_library(build)
-    if path.is_file():
-        try:
-            return HostLibrary(path)
-        except OSError:
-            path.unlink(missing_ok=True)  # damaged on the disk
+    path = provide_library(build)
     try:
-        return HostLibrary(compile_library(build))
+        return HostLibrary(path)
+    except OSError:
+        compile_library(build, path)  # what the cache holds is damaged
+    try:
+        return HostLibrary(path)
     except OSError as error:
         raise HostUnavailable(f"the host kernels cannot be loaded: {error}") from error

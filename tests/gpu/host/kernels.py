@@ -1,0 +1,181 @@
+"""The exported kernels over numpy arrays, each buffer of exactly the size it must have. Knows no torch, so
+that it also runs under a sanitizer. bf16 is uint16, as in the kernels.
+"""
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.gpu.host import library as abi
+
+Floats = npt.NDArray[np.float32]
+Words = npt.NDArray[np.uint16]
+Ints = npt.NDArray[np.int32]
+
+GROUP, PANEL, LANES, STRIP = 64, 32, 16, 16
+THREADS = 2
+
+
+def to_bf16(x: Floats) -> Words:
+    """To nearest, ties to even."""
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def from_bf16(x: Words) -> Floats:
+    return (x.astype(np.uint32) << 16).view(np.float32)
+
+
+def padded(count: int, multiple: int) -> int:
+    return -(-count // multiple) * multiple
+
+
+@dataclass
+class Packed:
+    """A weight as the kernels read it, and the struct that points to its parts."""
+
+    parts: list[Any]
+    struct: abi.Linear
+
+
+def pack(
+    library: abi.HostLibrary,
+    weights: list[Floats],
+    is_int8: bool,
+    bias: Floats | None = None,
+    interleave: bool = False,
+) -> Packed:
+    """One linear of the weights [outputs, inputs], one after another, or two of them interleaved."""
+    inputs = weights[0].shape[1]
+    width = padded(inputs, GROUP)
+    rows = sum(weight.shape[0] for weight in weights)
+    outputs = 2 * padded(weights[0].shape[0], GROUP) if interleave else padded(rows, PANEL)
+    weight = np.zeros(width * outputs * (1 if is_int8 else 2), np.uint8)
+    scales = np.zeros(outputs, np.float32) if is_int8 else None
+    first = 0
+    for number, part in enumerate(weights):
+        part = np.ascontiguousarray(part, np.float32)
+        place = abi.Placement(number * LANES if interleave else first, interleave)
+        library.pack(pointer(part), *part.shape, 0, width, place, pointer(weight), pointer(scales), THREADS)
+        first += part.shape[0]
+    whole_bias = None
+    if bias is not None:
+        whole_bias = np.zeros(outputs, np.float32)
+        whole_bias[: bias.size] = bias
+    struct = abi.Linear(pointer(weight), pointer(scales), pointer(whole_bias), width, outputs)
+    return Packed([weight, scales, whole_bias], struct)
+
+
+def linear(library: abi.HostLibrary, packed: Packed, is_int8: bool, x: Floats) -> Floats:
+    """[T, inputs] -> [T, padded outputs]."""
+    return _apply(library.linear, packed, is_int8, x, packed.struct.outputs)
+
+
+def swiglu(library: abi.HostLibrary, packed: Packed, is_int8: bool, x: Floats) -> Floats:
+    """[T, inputs] -> [T, padded outputs / 2]."""
+    return _apply(library.swiglu, packed, is_int8, x, packed.struct.outputs // 2)
+
+
+def _apply(function: Any, packed: Packed, is_int8: bool, x: Floats, outputs: int) -> Floats:
+    num_rows, width = len(x), packed.struct.width
+    wide = np.zeros((num_rows, width), np.float32)
+    wide[:, : x.shape[1]] = x
+    values = np.empty((num_rows, width), np.int8 if is_int8 else np.uint16)
+    scales, offsets = (
+        np.empty((num_rows, width // GROUP), np.float32),
+        np.empty((num_rows, width // GROUP), np.int32),
+    )
+    rows = abi.Rows(is_int8, width, pointer(values), pointer(values), pointer(scales), pointer(offsets))
+    out = np.empty((num_rows, outputs), np.float32)
+    function(ctypes.byref(packed.struct), ctypes.byref(rows), pointer(wide), num_rows, pointer(out), THREADS)
+    return out
+
+
+@dataclass
+class Cache:
+    """A layer's keys and values, [blocks, heads, strips, STRIP * head_dim] each."""
+
+    shape: abi.KvShape
+    keys: Words
+    values: Words
+
+
+def new_cache(num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> Cache:
+    shape = (num_blocks, num_kv_heads, block_size // STRIP, STRIP * head_dim)
+    return Cache(
+        abi.KvShape(num_kv_heads, head_dim, block_size),
+        np.zeros(shape, np.uint16),
+        np.zeros(shape, np.uint16),
+    )
+
+
+def write_kv(
+    library: abi.HostLibrary, cache: Cache, k: Floats, v: Floats, slots: npt.NDArray[np.int64]
+) -> None:
+    """k, v [T, Hkv, D]."""
+    k, v = np.ascontiguousarray(k, np.float32), np.ascontiguousarray(v, np.float32)
+    library.write_kv(
+        ctypes.byref(cache.shape),
+        pointer(k),
+        pointer(v),
+        pointer(slots),
+        len(slots),
+        pointer(cache.keys),
+        pointer(cache.values),
+    )
+
+
+def attention(
+    library: abi.HostLibrary,
+    cache: Cache,
+    q: Words,
+    query_start: Ints,
+    context_lens: Ints,
+    block_tables: Ints,
+    threads: int = THREADS,
+) -> Floats:
+    """q [T, H, D] bf16 -> [T, H, D] fp32."""
+    num_heads, head_dim = q.shape[1:]
+    heads = abi.Heads(cache.shape, num_heads, head_dim**-0.5)
+    batch = abi.Batch(
+        len(context_lens),
+        block_tables.shape[1],
+        pointer(query_start),
+        pointer(context_lens),
+        pointer(block_tables),
+    )
+    out = np.empty(q.shape, np.float32)
+    library.attention(
+        ctypes.byref(heads),
+        ctypes.byref(batch),
+        pointer(q),
+        pointer(cache.keys),
+        pointer(cache.values),
+        pointer(out),
+        threads,
+    )
+    return out
+
+
+def rms_norm(library: abi.HostLibrary, x: Floats, weight: Floats, eps: float) -> Floats:
+    """One row [C]."""
+    width = padded(x.size, GROUP)
+    row, wide_weight, out = (np.zeros(width, np.float32) for _ in range(3))
+    row[: x.size], wide_weight[: x.size] = x, weight
+    library.rms_norm(pointer(row), pointer(wide_weight), x.size, width, eps, pointer(out))
+    return out[: x.size]
+
+
+def rope(library: abi.HostLibrary, x: Floats, cos: Floats, sin: Floats) -> Floats:
+    """[heads, D], [D / 2] -> [heads, D]."""
+    out = np.array(x, np.float32)
+    library.rope(pointer(out), *out.shape, pointer(cos), pointer(sin))
+    return out
+
+
+def pointer(array: npt.NDArray[Any] | None) -> int | None:
+    assert array is None or array.flags.c_contiguous
+    return None if array is None else array.ctypes.data

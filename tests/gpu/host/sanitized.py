@@ -1,0 +1,155 @@
+"""Run by test_sanitizers in a process of its own, with a library built with ASan and UBSan: every kernel and
+whole steps on small shapes, over buffers that end where they must. Knows no torch: its runtime is not built
+for a sanitizer.
+"""
+
+import ctypes
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.gpu.host import library as abi
+from tests.gpu.host import kernels
+from tests.gpu.host.kernels import Floats, Packed, pack, pointer, to_bf16
+
+RNG = np.random.default_rng(0)
+
+
+def normal(*shape: int) -> Floats:
+    return RNG.normal(size=shape).astype("f")
+
+
+def run_linears(library: abi.HostLibrary) -> None:
+    for is_int8 in (False, True):
+        for rows, inputs, outputs in ((1, 1, 1), (7, 48, 33), (100, 130, 70)):
+            x = normal(rows, inputs)
+            kernels.linear(
+                library, pack(library, [normal(outputs, inputs)], is_int8, normal(outputs)), is_int8, x
+            )
+            gated = pack(
+                library, [normal(outputs, inputs), normal(outputs, inputs)], is_int8, interleave=True
+            )
+            kernels.swiglu(library, gated, is_int8, x)
+
+
+def run_attention(library: abi.HostLibrary) -> None:
+    for num_kv, group, dim, block_size in ((1, 1, 16, 16), (2, 3, 80, 32), (1, 8, 256, 16), (1, 11, 64, 128)):
+        contexts = np.array([1, 300, 17], np.int32)
+        tables = RNG.permutation(60).astype(np.int32).reshape(3, 20)
+        cache = kernels.new_cache(60, block_size, num_kv, dim)
+        for table, context in zip(tables, contexts, strict=True):
+            position = np.arange(context)
+            slots = table[position // block_size].astype(np.int64) * block_size + position % block_size
+            kernels.write_kv(
+                library, cache, normal(context, num_kv, dim), normal(context, num_kv, dim), slots
+            )
+        starts = np.array([0, 1, 6, 23], np.int32)
+        kernels.attention(library, cache, to_bf16(normal(23, num_kv * group, dim)), starts, contexts, tables)
+
+
+def run_rows(library: abi.HostLibrary) -> None:
+    kernels.rms_norm(library, normal(50), normal(50), 1e-5)
+    kernels.rope(library, normal(3, 80), normal(40), normal(40))
+
+
+def run_steps(library: abi.HostLibrary) -> None:
+    """Two layers, 6 heads of 16 over 2, hidden size 48: the prompt of one sequence beside a decode row."""
+    for is_int8 in (False, True):
+        linears = {
+            "qkv": pack(library, [normal(n, 48) for n in (96, 32, 32)], is_int8, normal(160)),
+            "output": pack_to(library, 48, 96, is_int8),
+            "gate_up": pack(library, [normal(80, 48), normal(80, 48)], is_int8, interleave=True),
+            "down": pack_to(library, 48, 80, is_int8),
+        }
+        norm = np.zeros(64, np.float32)
+        norm[:48] = 1
+        structs = {name: packed.struct for name, packed in linears.items()}
+        layers = (abi.Layer * 2)(*(abi.Layer(pointer(norm), pointer(norm), **structs) for _ in range(2)))
+        head, embedding, angles = (
+            pack(library, [normal(101, 48)], is_int8),
+            to_bf16(normal(101, 48)),
+            normal(64, 8),
+        )
+        tied = int(not is_int8)
+        heads = abi.Heads(abi.KvShape(2, 16, 16), 6, 0.25)
+        model = abi.Model(
+            2,
+            48,
+            101,
+            64,
+            is_int8,
+            tied,
+            1e-5,
+            heads,
+            layers,
+            pointer(head.parts[0] if tied else embedding),
+            pointer(norm),
+            head.struct,
+            pointer(angles),
+            pointer(angles),
+        )
+        caches = [kernels.new_cache(6, 16, 2, 16) for _ in range(2)]
+        run_step(library, model, caches, [20, 1], [20, 33])
+
+
+def pack_to(library: abi.HostLibrary, outputs: int, inputs: int, is_int8: bool) -> Packed:
+    """Outputs padded to the width of the residual."""
+    return pack(library, [np.concatenate((normal(outputs, inputs), np.zeros((16, inputs), "f")))], is_int8)
+
+
+def run_step(
+    library: abi.HostLibrary,
+    model: abi.Model,
+    caches: list[kernels.Cache],
+    counts: list[int],
+    contexts: list[int],
+) -> None:
+    starts, lens = np.cumsum([0, *counts]).astype(np.int32), np.array(contexts, np.int32)
+    tables = np.array([[0, 1, 5], [2, 3, 4]], np.int32)
+    positions = np.concatenate([np.arange(c - n, c) for n, c in zip(counts, contexts, strict=True)])
+    rows = np.repeat(np.arange(len(counts)), counts)
+    slots = tables[rows, positions // 16].astype(np.int64) * 16 + positions % 16
+    token_ids, logits_rows = RNG.integers(0, 101, len(rows)), np.array([int(starts[1]) - 1, len(rows) - 1])
+    logits = np.full((2, model.head.outputs), np.nan, np.float32)
+    size = library.workspace_bytes(ctypes.byref(model), len(rows), kernels.THREADS)
+    workspace = np.zeros(size + 64, np.uint8)
+    aligned = -(-workspace.ctypes.data // 64) * 64
+    keys, values = (
+        (ctypes.c_void_p * 2)(*(pointer(p) for p in parts))
+        for parts in ([c.keys for c in caches], [c.values for c in caches])
+    )
+    step = abi.Step(
+        len(rows),
+        2,
+        kernels.THREADS,
+        abi.Batch(len(counts), 3, pointer(starts), pointer(lens), pointer(tables)),
+        pointer(token_ids),
+        pointer(positions),
+        pointer(slots),
+        pointer(logits_rows),
+        ctypes.cast(keys, ctypes.c_void_p),
+        ctypes.cast(values, ctypes.c_void_p),
+        pointer(logits),
+        aligned,
+    )
+    assert library.step(ctypes.byref(model), ctypes.byref(step)) == 0
+    assert np.isfinite(logits).all()
+    token_ids[0] = 101
+    assert library.step(ctypes.byref(model), ctypes.byref(step)) == 1
+    token_ids[0], positions[0] = 0, 64
+    assert library.step(ctypes.byref(model), ctypes.byref(step)) == 2
+
+
+def write_past_the_end(library: abi.HostLibrary) -> None:
+    """What a sanitizer must find: the last slot of a cache that is one block too short."""
+    cache = kernels.new_cache(1, 16, 1, 64)
+    kernels.write_kv(library, cache, normal(1, 1, 64), normal(1, 1, 64), np.array([16]))
+
+
+if __name__ == "__main__":
+    path, *faults = sys.argv[1:]
+    library = abi.HostLibrary(Path(path))
+    for run in (write_past_the_end,) if faults else (run_linears, run_attention, run_rows, run_steps):
+        run(library)
+        print(run.__name__, "done")

@@ -1,0 +1,110 @@
+"""Packed linears against torch: odd shapes, biases, interleaved pairs, and the bits of a row."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from pipeline.gpu.host.library import HostLibrary
+from tests.gpu.host.kernels import GROUP, Floats, from_bf16, linear, pack, swiglu, to_bf16
+
+few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+sizes = st.integers(1, 150)
+
+
+def rounded(x: Floats, is_int8: bool) -> torch.Tensor:
+    """What the kernel computes with: bf16, or int8 with a scale every GROUP inputs."""
+    return torch.from_numpy(by_group(x) if is_int8 else from_bf16(to_bf16(x)))
+
+
+def by_group(x: Floats) -> Floats:
+    out = np.array(x, np.float32)
+    for start in range(0, x.shape[1], GROUP):
+        out[:, start : start + GROUP] = to_int8(x[:, start : start + GROUP])
+    return out
+
+
+def to_int8(x: Floats) -> Floats:
+    scale = np.abs(x).max(1, keepdims=True) / np.float32(127)
+    return np.round(x / np.where(scale == 0, 1, scale)) * scale
+
+
+def weight_as_read(w: Floats, is_int8: bool) -> torch.Tensor:
+    return torch.from_numpy(to_int8(w) if is_int8 else from_bf16(to_bf16(w)))
+
+
+@pytest.mark.parametrize("is_int8", [False, True], ids=["bf16", "int8"])
+@given(
+    inputs=sizes, outputs=sizes, rows=st.integers(1, 128), has_bias=st.booleans(), seed=st.integers(0, 999)
+)
+@few
+def test_a_linear_is_that_of_torch(
+    library: HostLibrary, is_int8: bool, inputs: int, outputs: int, rows: int, has_bias: bool, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    w, x = rng.normal(size=(outputs, inputs)).astype("f"), rng.normal(size=(rows, inputs)).astype("f")
+    bias = rng.normal(size=outputs).astype("f") if has_bias else None
+    y = linear(library, pack(library, [w], is_int8, bias), is_int8, x)
+    expected = F.linear(
+        rounded(x, is_int8), weight_as_read(w, is_int8), None if bias is None else torch.from_numpy(bias)
+    )
+    # a value that lies at the middle of two int8 steps may be rounded the other way
+    atol = 0.1 if is_int8 else 1e-4
+    torch.testing.assert_close(torch.from_numpy(y[:, :outputs]), expected, atol=atol, rtol=1e-4)
+    assert not y[:, outputs:].any()
+
+
+@pytest.mark.parametrize("is_int8", [False, True], ids=["bf16", "int8"])
+@given(inputs=sizes, counts=st.lists(st.integers(1, 70), min_size=2, max_size=3), seed=st.integers(0, 999))
+@few
+def test_weights_lie_one_after_another(
+    library: HostLibrary, is_int8: bool, inputs: int, counts: list[int], seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    parts = [rng.normal(size=(count, inputs)).astype("f") for count in counts]
+    x = rng.normal(size=(3, inputs)).astype("f")
+    together = linear(library, pack(library, parts, is_int8), is_int8, x)[:, : sum(counts)]
+    alone = [linear(library, pack(library, [w], is_int8), is_int8, x)[:, : len(w)] for w in parts]
+    assert np.array_equal(together, np.concatenate(alone, 1))
+
+
+@pytest.mark.parametrize("is_int8", [False, True], ids=["bf16", "int8"])
+@given(inputs=sizes, inner=sizes, rows=st.integers(1, 20), seed=st.integers(0, 999))
+@few
+def test_swiglu_is_that_of_torch(
+    library: HostLibrary, is_int8: bool, inputs: int, inner: int, rows: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    gate, up = (rng.normal(size=(inner, inputs)).astype("f") for _ in range(2))
+    x = rng.normal(size=(rows, inputs)).astype("f")
+    y = swiglu(library, pack(library, [gate, up], is_int8, interleave=True), is_int8, x)
+    wide = rounded(x, is_int8)
+    g, u = (F.linear(wide, weight_as_read(w, is_int8)) for w in (gate, up))
+    atol = 0.5 if is_int8 else 1e-3
+    torch.testing.assert_close(torch.from_numpy(y[:, :inner]), F.silu(g) * u, atol=atol, rtol=1e-3)
+    assert not y[:, inner:].any()
+
+
+@pytest.mark.parametrize("is_int8", [False, True], ids=["bf16", "int8"])
+@given(rows=st.integers(2, 128), inputs=st.sampled_from([48, 576, 1100]), seed=st.integers(0, 999))
+@few
+def test_a_rows_bits_are_its_own(
+    library: HostLibrary, is_int8: bool, rows: int, inputs: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    packed = pack(library, [rng.normal(size=(96, inputs)).astype("f")], is_int8)
+    x = rng.normal(size=(rows, inputs)).astype("f")
+    together = linear(library, packed, is_int8, x)
+    for row in {0, rows // 2, rows - 1}:
+        assert np.array_equal(linear(library, packed, is_int8, x[row : row + 1])[0], together[row])
+
+
+@pytest.mark.parametrize("is_int8", [False, True], ids=["bf16", "int8"])
+def test_extremes(library: HostLibrary, is_int8: bool) -> None:
+    """All at the largest int8: where 16-bit products would saturate. And a row of zeros."""
+    w = np.ones((40, 256), np.float32)
+    x = np.stack([np.ones(256), -np.ones(256), np.zeros(256)]).astype("f")
+    y = linear(library, pack(library, [w], is_int8), is_int8, x)[:, :40]
+    np.testing.assert_allclose(y, np.repeat([[256.0], [-256.0], [0.0]], 40, 1), rtol=1e-5)
