@@ -13,6 +13,7 @@ import msgspec
 
 from pipeline.runtime.trace import Point, TracePoint
 from pipeline.telemetry.journal import RequestRecord, StepRecord
+from pipeline.telemetry.request_parts import STAGES
 from pipeline.telemetry.request_tracks import ended_request, live_request
 from pipeline.telemetry.trace_events import Event, Process, Slice, in_lanes
 
@@ -66,13 +67,18 @@ def _stages(points: Sequence[TracePoint], server: Process, base_ns: int) -> Iter
     slices: dict[str, list[Slice]] = defaultdict(list)
     for stage, item in _stage_slices(points, base_ns):
         slices[stage].append(item)
-    for stage, items in slices.items():
-        for lane, item in in_lanes(items):
+    for stage in sorted(slices, key=_place):
+        for lane, item in in_lanes(slices[stage]):
             yield server.complete(stage if lane == 0 else f"{stage} #{lane + 1}", item)
     for at_ns, point, stage, key, count in points:
         if point in INSTANTS:
             args = {"key": key, "count": count}
             yield server.instant(stage, Point(point).name.lower(), at_ns - base_ns, args)
+
+
+def _place(stage: str) -> int:
+    """In the order of the data; a stage that is not of ours comes last."""
+    return STAGES.index(stage) if stage in STAGES else len(STAGES)
 
 
 def _stage_slices(points: Iterable[TracePoint], base_ns: int) -> Iterator[tuple[str, Slice]]:

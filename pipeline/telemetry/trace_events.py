@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 
 Event = dict[str, Any]
 
+_FIRST_TID = 101
+"""Above every pid: a thread with its process's id is shown first, as the main thread."""
+
 
 class Slice(NamedTuple):
     begin_ns: int
@@ -27,7 +30,7 @@ class Process:
 
     def track(self, name: str) -> int:
         """Its thread id; tracks are shown in the order in which they are first named."""
-        return self._tids.setdefault(name, len(self._tids) + 1)
+        return self._tids.setdefault(name, _FIRST_TID + len(self._tids))
 
     def complete(self, track: str, item: Slice) -> Event:
         """A slice. On one track slices must be apart, or one within the other and later in the file."""

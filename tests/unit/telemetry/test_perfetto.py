@@ -75,6 +75,14 @@ def test_instances_of_a_pool_that_overlap_get_tracks_of_their_own() -> None:
     }
 
 
+def test_stages_are_shown_in_the_order_of_the_data() -> None:
+    stages = ("stream", "execute", "my own", "tokenize")
+    found = events(*(point for stage in stages for point in (recv(0, stage), done(9, stage))))
+    names = [name for _, name in sorted(tracks(found).items())]
+    assert names == ["tokenize", "execute", "stream", "my own"]
+    assert not {tid for _, tid in tracks(found)} & {1, 2}, "no track is taken for its process's main thread"
+
+
 def test_what_a_stage_did_before_the_window_is_left_out() -> None:
     found = slices(events(recv(0), done(1_000), recv(2_000), done(3_000), since_ns=1_500))
     assert found == {"sample": [("sample", 2.0, 1.0)]}
