@@ -8,6 +8,7 @@ from rich.table import Table
 from pipeline.bench.encoding import EncodingRate
 from pipeline.bench.stand import StageResult
 from pipeline.bench.whole import WholeResult
+from pipeline.simulate.measured import Measured
 
 
 def stage_report(result: StageResult, encodings: Sequence[EncodingRate] = ()) -> Group:
@@ -34,6 +35,29 @@ def _encodings(rates: Sequence[EncodingRate]) -> Table:
     for rate in rates:
         ratio = rate.tokens_per_s / rates[0].tokens_per_s
         table.add_row(rate.how, f"{rate.prompts_per_s:,.0f}", f"{rate.tokens_per_s:,.0f}", f"{ratio:.2f}")
+    return table
+
+
+def fit_report(measured: Measured, path: str) -> Table:
+    """What a step costs by the fit, and how far that is from the steps it was made of."""
+    step, residual, host = measured.step, measured.residual, measured.host
+    low, high = step.base[0], step.base[-1]
+    table = _table(f"{measured.name}: {path}", "what", "value")
+    rows = {
+        "steps": f"{residual.num_steps:,}",
+        f"a step of {low[0]} / {high[0]} tokens, ms": f"{low[1] / 1e6:,.2f} / {high[1] / 1e6:,.2f}",
+        "per row, us": f"{step.per_row / 1e3:,.2f}",
+        "per 1,000 KV tokens read, us": f"{step.per_kv:,.2f}",
+        "per 1,000 further pairs attended, us": f"{step.per_attended:,.3f}",
+        "off by, median / p90": f"{residual.median:.1%} / {residual.p90:.1%}",
+        "off by, signed mean": f"{residual.mean:+.1%}",
+        "host: door / launch / gap / result / text, ms": " / ".join(
+            f"{value / 1e6:.2f}"
+            for value in (host.door_ns, host.launch_ns, host.gap_ns, host.result_ns, host.text_ns)
+        ),
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
     return table
 
 

@@ -3,6 +3,8 @@
 import argparse
 import asyncio
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,20 +12,24 @@ import msgspec
 import uvloop
 from msgspec.structs import replace
 from rich.console import Console
+from rich.progress import Progress
 
 from pipeline import assemble
 from pipeline.bench.encoding import EncodingRate, by_stage, one_by_one
 from pipeline.bench.feeds import Requests, feed_for
-from pipeline.bench.report import stage_report, whole_report
+from pipeline.bench.fit import fit_evidence, fit_here, read_evidence
+from pipeline.bench.report import fit_report, stage_report, whole_report
 from pipeline.bench.samples import Load
 from pipeline.bench.stand import bench_stage, build_stand
 from pipeline.bench.whole import WholeSettings, measure
-from pipeline.checkpoint import load_card
+from pipeline.checkpoint import ModelCard, load_card
 from pipeline.checkpoint.fake import byte_card
 from pipeline.cli import Commands
 from pipeline.config import load, override
+from pipeline.errors import ConfigError
 from pipeline.runtime.bridge import RunnerFactory
 from pipeline.runtime.testing import DEFAULT_CAPACITY, FakeRunner
+from pipeline.simulate.measured import encode
 from pipeline.topology import NODES
 
 STAGES = [node.name for node in NODES]
@@ -60,8 +66,22 @@ def _register_stage(benches: Commands, stage: str) -> None:
     parser.add_argument(
         "--fake", action="store_true", help="a byte tokenizer and a runner that costs nothing"
     )
+    if stage == "execute":
+        _add_fit(parser)
     _add_common(parser)
-    parser.set_defaults(run=run_stage, stage=stage)
+    parser.set_defaults(run=run_stage, stage=stage, fit=None)
+
+
+def _add_fit(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--fit",
+        nargs="?",
+        const="",
+        metavar="EVIDENCE.json",
+        help="fit what a step costs, for `simulate --device`: from steps run here, or from what a server "
+        "has recorded (stageline doctor --save)",
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where --fit writes (default measured.json)")
 
 
 def _register_whole(benches: Commands) -> None:
@@ -96,6 +116,8 @@ def run_stage(args: argparse.Namespace) -> int:
     config = override(load(args.config), model=args.model)
     blueprint = assemble.check(config)
     card = byte_card() if args.fake else load_card(config.model.reference)
+    if args.fit is not None:
+        return run_fit(args, blueprint, card)
     sample_load = Load.of(card, args.rows)
     feed = feed_for(args.stage, sample_load)
     stand = build_stand(blueprint, args.stage, card, _fake_runner(args.rows) if args.fake else None)
@@ -107,6 +129,31 @@ def run_stage(args: argparse.Namespace) -> int:
     values = result.as_dict() | ({"encodings": encodings} if encodings else {})
     _show(args, values, stage_report(result, encodings))
     return 0
+
+
+def run_fit(args: argparse.Namespace, blueprint: assemble.Blueprint, card: ModelCard) -> int:
+    """Fit, write the file, and say how far the fit is from what was measured."""
+    if args.fit:
+        max_model_len = blueprint.config.model.max_model_len or card.architecture.max_position
+        measured = fit_evidence(read_evidence(Path(args.fit)), card, max_model_len)
+    else:
+        with _progress("timing steps") as progress:
+            measured = fit_here(blueprint, card, Load.of(card, 1), progress)
+    out = args.out or Path("measured.json")
+    try:
+        out.write_bytes(encode(measured))
+    except OSError as error:
+        raise ConfigError(f"{out}: cannot be written: {error.strerror}") from error
+    _show(args, measured, fit_report(measured, str(out)))
+    return 0
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on standard error, where that is a terminal."""
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _fake_runner(num_rows: int) -> RunnerFactory:

@@ -53,7 +53,7 @@ def find_capacity(workload: Workload, target: Target, options: dict[str, object]
     them end, so that neither the filling nor the emptying of the device counts.
     """
     sample = at_once(workload[:MAX_FOR_CAPACITY])
-    replica = _replica(options, target)
+    replica = _replica(options | {"policy": "fcfs", "max_wait_ms": None}, target)
     _feed(sample, [replica], target)
     ends = sorted(answer.e2e_ns for answer in ended(replica, target.host))
     if len(ends) < 20:

@@ -1,6 +1,6 @@
 """When a client sees the tokens of one answer: the streamer's rule (core.coalesce) over their times."""
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Sequence
 
 from pipeline.core.coalesce import FlushRule
@@ -23,6 +23,6 @@ def writes_ns(times_ns: Sequence[int], rule: FlushRule) -> list[int]:
         elif times_ns[-1] < due:
             last, at = times_ns[-1], end
         else:
-            last, at = due, bisect_left(times_ns, due, at)
+            last, at = due, bisect_right(times_ns, due, at)
         writes.append(last)
     return writes

@@ -1,38 +1,83 @@
 """Steps alike: the only place where the simulator reaches into the scheduler instead of calling it.
 
-While nobody waits and every running sequence decodes, each plan is the one before with every context a token
-longer. `num_alike` says for how many more plans that holds, `skip` puts the scheduler where so many calls of
-`apply` and `plan` would. tests/property/test_fast_forward.py holds both against those calls.
+While nobody joins or leaves and every running sequence decodes, each plan is the one before with every
+context a token longer. `num_alike` says for how many more plans that holds, `skip` puts the scheduler where
+so many calls of `apply` and `plan` would. tests/property/test_fast_forward.py holds both against those calls.
+
+What a policy learns of every step cannot be skipped: `learns_from_steps` says where one does. Where none
+does, `Unlearned` takes the place of what would learn.
 """
 
+from itertools import repeat
+
 from pipeline.core.block_pool import blocks_for
+from pipeline.core.policies import Policies
+from pipeline.core.policies.deadline import DeadlineOrder
+from pipeline.core.policies.fair import FairOrder
+from pipeline.core.policies.keyed import KeyedOrder
+from pipeline.core.policies.prefill_budget import FixedBudget
 from pipeline.core.scheduling import Scheduler
+from pipeline.core.step_cost import StepCost
 from pipeline.messages import StepPlan
 
+TOKEN = 1
+"""What every skipped token is."""
 
-def num_alike(scheduler: Scheduler, first: StepPlan, second: StepPlan) -> int:
+
+def learns_from_steps(policies: Policies) -> bool:
+    """Whether what steps cost, or something unknown here, decides anything."""
+    is_known = type(policies.budget) is FixedBudget and isinstance(policies.order, KeyedOrder | FairOrder)
+    return not is_known or isinstance(policies.order, DeadlineOrder)
+
+
+class Unlearned(StepCost):
+    """A StepCost that nobody asks, and that need not be taught."""
+
+    def observe(
+        self, num_prefill_tokens: int, num_decode_tokens: int, num_kv_tokens: int, step_ns: int
+    ) -> None:
+        return None
+
+
+def num_alike(scheduler: Scheduler, first: StepPlan, second: StepPlan, now_ns: int) -> int:
     """How many plans after the two in flight are the same rows, one token each; 0 if that cannot be said."""
-    running = scheduler.running
-    if scheduler.waiting or not len(first.token_ids) == len(second.token_ids) == len(running):
+    running = scheduler.residents.running
+    if not len(first.token_ids) == len(second.token_ids) == len(running) or not running:
         return 0
-    if first.request_ids != second.request_ids or len(second.slots) != len(running):
+    if first.request_ids != second.request_ids or first.num_tokens != second.num_tokens:
         return 0
-    if first.num_tokens != second.num_tokens or any(each.is_paused for each in running):
+    if len(second.slots) != len(running) or not _is_closed(scheduler, now_ns):
         return 0
-    left = min(each.max_len - len(each.token_ids) - each.num_pending for each in running)
-    pool, block_size = scheduler.pool, scheduler.device.block_size
-    return min(left, (pool.num_free // len(running) - 1) * block_size)
+    if any(each.is_paused for each in running.values()):
+        return 0
+    left = min(each.max_len - each.num_tokens for each in running.values())
+    # each row takes a block at most every block_size steps, and one more
+    return min(left, (scheduler.pool.num_free // len(running) - 1) * scheduler.device.block_size)
+
+
+def _is_closed(scheduler: Scheduler, now_ns: int) -> bool:
+    """Whether none of those who wait can join, however long the same rows go on."""
+    policies = scheduler.policies
+    num_queued = len(policies.order)
+    if not num_queued or not scheduler.residents.num_free_slots:
+        return True
+    return not policies.batching.opens(scheduler.num_running, num_queued, now_ns)
 
 
 def skip(scheduler: Scheduler, count: int) -> None:
     """As if `count` more steps, at most `num_alike`, had been applied and planned."""
-    block_size = scheduler.device.block_size
-    for sequence in scheduler.running:
-        sequence.token_ids += [0] * count
+    block_size, residents, policies = scheduler.device.block_size, scheduler.residents, scheduler.policies
+    decoding = list(residents.running.values())
+    for sequence in decoding:
+        sequence.token_ids += repeat(TOKEN, count)
         sequence.num_computed += count
+        sequence.num_tokens += count
         missing = blocks_for(sequence.num_computed, block_size) - len(sequence.blocks)
         if missing > 0:
             blocks = scheduler.pool.take(missing)
             assert blocks is not None, "num_alike leaves room for every block"
             sequence.blocks += blocks
-    scheduler.num_kv_tokens += count * len(scheduler.running)
+    residents.num_kv_tokens += count * len(decoding)
+    for _ in range(count):
+        policies.order.served(decoding)
+    scheduler.num_padding_tokens += count * policies.batching.num_padding(len(decoding))

@@ -49,16 +49,16 @@ def run(
             for replica in replicas:
                 replica.advance(now_ns)
             try:
-                fit(arrival.num_input, arrival.num_output, max_model_len, arrival.num_output)
+                fit(arrival.num_input, arrival.max_tokens or arrival.num_output, max_model_len, 1)
             except RequestError as error:
                 refusals.add(error.code or error.message)
                 continue
             chosen = min(replicas, key=lambda replica: replica.ledger.num_live)
-            rejected = chosen.add(index, arrival, now_ns)
-            if rejected is not None:
-                refusals.add(rejected.code or rejected.message)
+            chosen.add(index, arrival, now_ns)
         for replica in replicas:
             replica.finish()
+            for rejected in replica.rejected:
+                refusals.add(rejected.code or rejected.message)
     progress(len(workload))
     return refusals
 

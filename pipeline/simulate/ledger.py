@@ -9,17 +9,22 @@ from collections.abc import Sequence
 
 from pipeline.messages import NO_TOKEN, TokenBatch
 
+NEVER = 1 << 62
+"""A step number past all."""
+
 
 class Track:
     """One request's side of it."""
 
-    __slots__ = ("at_ns", "index", "is_ended", "num_input", "planned_ns", "runs", "tenant")
+    __slots__ = ("at_ns", "index", "is_ended", "num_input", "num_left", "planned_ns", "runs", "tenant")
 
-    def __init__(self, index: int, at_ns: int, num_input: int, tenant: str) -> None:
+    def __init__(self, index: int, at_ns: int, num_input: int, num_output: int, tenant: str) -> None:
         self.index = index
         """In the workload."""
         self.at_ns = at_ns
         self.num_input = num_input
+        self.num_left = num_output
+        """Tokens still to come, but for those of a run that is not closed."""
         self.tenant = tenant
         self.planned_ns: int | None = None
         """First taken into a step."""
@@ -38,20 +43,28 @@ class Ledger:
 
     def __init__(self) -> None:
         self.step_ns = array("q")
+        """A step with the rows of the one before, none at its end, is no more than its time."""
         self.num_live = 0
         self.max_kv_tokens = 0
         self.kv_token_ns = 0
         """Integral of the tokens held over time."""
-        self._tracks: list[Track] = []
         self.going: list[int] = []
         """The requests of the step before that went on, in its order."""
+        self._tracks: list[Track] = []
         self._open: dict[int, int] = {}
         """Request to the first step of the run that it is in."""
+        self._ends: dict[int, set[int]] = {}
+        """Step to the open requests whose last token it has."""
 
     @property
     def tracks(self) -> Sequence[Track]:
         """By the replica's own request ids: 0, 1, 2, ..."""
         return self._tracks
+
+    @property
+    def num_steps_to_end(self) -> int:
+        """Steps that come before the next one in which a request has its last token."""
+        return min(self._ends, default=NEVER) - len(self.step_ns)
 
     def add(self, track: Track) -> int:
         """Its request id on this replica."""
@@ -60,7 +73,7 @@ class Ledger:
         return len(self._tracks) - 1
 
     def refused(self) -> None:
-        """The request added last never became a sequence."""
+        """A request was turned away: it never becomes a sequence, or waited in vain."""
         self.num_live -= 1
 
     def admitted(self, request_ids: Sequence[int], planned_ns: int) -> None:
@@ -75,36 +88,58 @@ class Ledger:
         if num_kv_tokens > self.max_kv_tokens:
             self.max_kv_tokens = num_kv_tokens
 
-    def same_again(self, at_ns: int) -> None:
-        """A step with the rows of the one before, none at its end."""
-        self.step_ns.append(at_ns)
+    def held(self, kv_token_ns: int, num_kv_tokens: int) -> None:
+        """As many calls of `hold` with rising tokens, the last so many."""
+        self.kv_token_ns += kv_token_ns
+        self.max_kv_tokens = max(self.max_kv_tokens, num_kv_tokens)
+
+    def last_rows(self, request_ids: list[int]) -> list[int]:
+        """Of the rows of the next step, the places of those whose request's last token it is."""
+        ending = self._ends.get(len(self.step_ns), ())
+        if request_ids == self.going and not ending:
+            return []
+        is_open, tracks = self._open, self._tracks
+        return [
+            place
+            for place, request_id in enumerate(request_ids)
+            if request_id in ending or (request_id not in is_open and tracks[request_id].num_left == 1)
+        ]
 
     def tokens(self, batch: TokenBatch, at_ns: int) -> None:
         """What the scheduler told after a step."""
         step = len(self.step_ns)
         self.step_ns.append(at_ns)
-        request_ids = batch.request_ids
-        if request_ids != self.going or any(batch.finish_reasons):
+        if batch.request_ids != self.going or any(batch.finish_reasons):
             self._change(batch, step)
 
     def _change(self, batch: TokenBatch, step: int) -> None:
-        opened, rows = self._open, set(batch.request_ids)
-        for request_id in [each for each in opened if each not in rows]:
+        is_open, rows = self._open, set(batch.request_ids)
+        for request_id in [each for each in is_open if each not in rows]:
             self._close(request_id, step - 1)
         going = []
         for request_id, token_id, finish in zip(
             batch.request_ids, batch.token_ids, batch.finish_reasons, strict=True
         ):
-            if token_id != NO_TOKEN:
-                opened.setdefault(request_id, step)
+            if token_id != NO_TOKEN and request_id not in is_open:
+                self._begin(request_id, step)
             if not finish:
                 going.append(request_id)
                 continue
-            if request_id in opened:
+            if request_id in is_open:
                 self._close(request_id, step if token_id != NO_TOKEN else step - 1)
             self._tracks[request_id].is_ended = token_id != NO_TOKEN
             self.num_live -= 1
         self.going = going
 
+    def _begin(self, request_id: int, step: int) -> None:
+        self._open[request_id] = step
+        self._ends.setdefault(step + self._tracks[request_id].num_left - 1, set()).add(request_id)
+
     def _close(self, request_id: int, last: int) -> None:
-        self._tracks[request_id].runs.append((self._open.pop(request_id), last))
+        track, first = self._tracks[request_id], self._open.pop(request_id)
+        end = first + track.num_left - 1
+        self._ends[end].remove(request_id)
+        if not self._ends[end]:
+            del self._ends[end]
+        track.num_left -= last - first + 1
+        track.runs.append((first, last))

@@ -57,16 +57,16 @@ class MeasuredCost:
         self._terms = terms
         self._knots = [tokens for tokens, _ in terms.base]
         self._pieces = _pieces(terms.base)
-        self._known: dict[int, float] = {}
 
     def step_ns(self, work: StepWork) -> int:
         num_tokens, num_rows, _, num_kv, num_attended = work
-        base = self._known.get(num_tokens)
-        if base is None:
-            base = self._known[num_tokens] = self._base(num_tokens)
         terms = self._terms
-        rest = terms.per_row * num_rows + terms.per_kv * num_kv + terms.per_attended * (num_attended - num_kv)
-        return int(base + rest)
+        first_ns = self._base(num_tokens) + terms.per_row * num_rows
+        first_ns += terms.per_attended * (num_attended - num_kv)
+        return int(first_ns + terms.per_kv * num_kv)
+
+    def decode_ns(self, num_rows: int) -> tuple[float, float]:
+        return self._base(num_rows) + self._terms.per_row * num_rows, self._terms.per_kv
 
     def _base(self, num_tokens: int) -> float:
         if not self._pieces:

@@ -1,7 +1,8 @@
 """Replica: one server on virtual time. The scheduler is the real one; this plays its shell and its device.
 
-As stages.schedule does: a result in, the next plans out as far as credits go, then tokens out. The device
-runs one step after the other; a step that is planned while another runs follows it after `gap_ns`.
+As stages.schedule does: a result in, those who waited in vain out, the next plans out as far as credits go,
+then tokens out. The device runs one step after the other; a step that is planned while another runs follows
+it after `gap_ns`. A request ends by its own end-of-text token, which only the device can foresee.
 """
 
 from collections import deque
@@ -10,17 +11,18 @@ from typing import NamedTuple
 
 from pipeline.core.scheduling import Scheduler
 from pipeline.messages import Rejected, SampledBatch, SamplingParams, StepPlan, TokenizedRequest
-from pipeline.simulate.fast_forward import num_alike, skip
+from pipeline.simulate.fast_forward import TOKEN, learns_from_steps, num_alike, skip
 from pipeline.simulate.host import HostCosts
 from pipeline.simulate.ledger import Ledger, Track
 from pipeline.simulate.work import Cost, StepWork, work_of
 from pipeline.simulate.workload import Arrival
 from pipeline.topology import CREDITS
 
-TOKEN = 1
-"""What every token is; none of them ends an answer."""
+EOS = 2
+"""The token that ends an answer; all others are TOKEN."""
 WORTHWHILE = 3
 """Steps alike from which on skipping them costs less than planning them."""
+FOREVER = 1 << 62
 
 
 class InFlight(NamedTuple):
@@ -36,6 +38,7 @@ class Replica:
     """Time moves only through `advance` and `add`, never back.
 
     Args:
+        scheduler: one whose eos_ids are (EOS,).
         can_skip: whether steps that are alike may be skipped (fast_forward); results do not differ.
     """
 
@@ -53,24 +56,24 @@ class Replica:
         self.num_steps = 0
         self.busy_ns = 0
         """Of the device."""
+        self.rejected: list[Rejected] = []
         self._cost = cost
         self._host = host
-        self._can_skip = can_skip
+        self._can_skip = can_skip and credits == 2 and not learns_from_steps(scheduler.policies)
         self._credits = credits
         self._in_flight: deque[InFlight] = deque()
         self._device_end_ns = 0
         self._held_ns = 0
         """Up to when the tokens held are accounted."""
 
-    def add(self, index: int, arrival: Arrival, now_ns: int) -> Rejected | None:
+    def add(self, index: int, arrival: Arrival, now_ns: int) -> None:
         """A request reaches the scheduler's queue at `now_ns`, up to which `advance` has come."""
-        track = Track(index, arrival.at_ns, arrival.num_input, arrival.terms.tenant)
-        request_id = self.ledger.add(track)
+        track = Track(index, arrival.at_ns, arrival.num_input, arrival.num_output, arrival.terms.tenant)
         rejected = self.scheduler.add(
             TokenizedRequest(
-                request_id,
+                self.ledger.add(track),
                 [TOKEN] * arrival.num_input,
-                SamplingParams(max_tokens=arrival.num_output, ignore_eos=True),
+                SamplingParams(max_tokens=arrival.max_tokens or arrival.num_output),
                 arrival.at_ns,
                 now_ns,
                 (now_ns - arrival.at_ns, 0, 0),
@@ -78,22 +81,29 @@ class Replica:
             )
         )
         if rejected is not None:
-            self.ledger.refused()
-        else:
-            self._plan(now_ns)
-        return rejected
+            self._refuse(rejected)
+        self._plan(now_ns)
 
     def advance(self, until_ns: int) -> None:
         """Take in all results due at or before `until_ns`, and plan on."""
-        in_flight, result_ns = self._in_flight, self._host.result_ns
-        while in_flight and in_flight[0].end_ns + result_ns <= until_ns:
+        in_flight, result_ns, scheduler = self._in_flight, self._host.result_ns, self.scheduler
+        while True:
+            next_ns = in_flight[0].end_ns + result_ns if in_flight else FOREVER
+            wake_ns = scheduler.wake_ns
+            if wake_ns is not None and wake_ns < next_ns:
+                if wake_ns > until_ns:
+                    return
+                self._plan(wake_ns)
+                continue
+            if not in_flight or next_ns > until_ns:
+                return
             self._take(in_flight.popleft())
-            if self._can_skip and len(in_flight) == 2 == self._credits:
+            if self._can_skip and len(in_flight) == 2:
                 self._skip(until_ns)
 
     def finish(self) -> None:
         """Run until nothing is left to do."""
-        self.advance(1 << 62)
+        self.advance(FOREVER - 1)
         if not self.scheduler.is_idle:
             raise AssertionError("the scheduler has sequences, but plans no step for them")
 
@@ -108,9 +118,10 @@ class Replica:
         request_ids = plan.request_ids if is_whole else list(compress(plan.request_ids, plan.samples))
         epochs = plan.epochs if is_whole else list(compress(plan.epochs, plan.samples))
         times_ns = (plan.planned_ns, step.begin_ns, step.end_ns, step.end_ns, now_ns)
-        self.scheduler.apply(
-            SampledBatch(plan.step_id, request_ids, epochs, [TOKEN] * len(request_ids), times_ns), now_ns
-        )
+        token_ids = [TOKEN] * len(request_ids)
+        for place in self.ledger.last_rows(request_ids):
+            token_ids[place] = EOS
+        self.scheduler.apply(SampledBatch(plan.step_id, request_ids, epochs, token_ids, times_ns), now_ns)
         self._plan(now_ns)
         batch = self.scheduler.take_tokens(now_ns)
         if batch is not None:
@@ -119,6 +130,8 @@ class Replica:
     def _plan(self, now_ns: int) -> None:
         self._hold(now_ns)
         scheduler = self.scheduler
+        for rejected in scheduler.shed(now_ns):
+            self._refuse(rejected)
         while scheduler.num_in_flight < self._credits:
             plan = scheduler.plan(now_ns)
             if plan is None:
@@ -137,8 +150,12 @@ class Replica:
         self._device_end_ns = begin_ns + cost_ns
         return begin_ns, self._device_end_ns
 
+    def _refuse(self, rejected: Rejected) -> None:
+        self.rejected.append(rejected)
+        self.ledger.refused()
+
     def _hold(self, now_ns: int) -> None:
-        self.ledger.hold(self.scheduler.num_kv_tokens, now_ns - self._held_ns)
+        self.ledger.hold(self.scheduler.residents.num_kv_tokens, now_ns - self._held_ns)
         self._held_ns = now_ns
 
     # Steps alike ----------------------------------------------------------------------------
@@ -151,34 +168,52 @@ class Replica:
         first, second = self._in_flight
         if self.ledger.going != first.plan.request_ids:
             return
-        limit = num_alike(self.scheduler, first.plan, second.plan)
+        now_ns = first.end_ns + self._host.result_ns
+        limit = min(self.ledger.num_steps_to_end, num_alike(self.scheduler, first.plan, second.plan, now_ns))
         if limit < WORTHWHILE:
             return
-        work, num_rows, result_ns = second.work, second.work.num_rows, self._host.result_ns
-        begin_ns, end_ns, num_kv = (first.begin_ns, second.begin_ns), (first.end_ns, second.end_ns), 0
-        held = self.scheduler.num_kv_tokens
-        count = 0
-        while count < limit and end_ns[0] + result_ns <= until_ns:
-            now_ns = end_ns[0] + result_ns
-            self.ledger.hold(held, now_ns - self._held_ns)
-            self._held_ns = now_ns
-            self.ledger.same_again(now_ns)
-            num_kv += num_rows
-            held += num_rows
-            ahead = work._replace(num_kv=work.num_kv + num_kv, num_attended=work.num_attended + num_kv)
-            begin, end = self._run(ahead, now_ns)
-            begin_ns, end_ns = (begin_ns[1], begin), (end_ns[1], end)
-            count += 1
+        wake_ns = self.scheduler.wake_ns
+        if wake_ns is not None:
+            until_ns = min(until_ns, wake_ns - 1)
+        times, count = self._run_alike(first, second, limit, until_ns)
+        if not count:
+            return
         skip(self.scheduler, count)
-        for step, begin, end in zip((first, second), begin_ns, end_ns, strict=True):
-            self._in_flight.append(
-                InFlight(
-                    step.plan,
-                    step.work._replace(
-                        num_kv=step.work.num_kv + num_kv, num_attended=step.work.num_attended + num_kv
-                    ),
-                    begin,
-                    end,
-                )
-            )
-            self._in_flight.popleft()
+        self._in_flight.clear()
+        for step, (begin_ns, end_ns) in zip((first, second), times, strict=True):
+            work = _longer(step.work, count * step.work.num_rows)
+            self._in_flight.append(InFlight(step.plan, work, begin_ns, end_ns))
+
+    def _run_alike(
+        self, first: InFlight, second: InFlight, limit: int, until_ns: int
+    ) -> tuple[tuple[tuple[int, int], tuple[int, int]], int]:
+        """The times of the last two of the steps, and how many results were taken in by `until_ns`."""
+        host, append = self._host, self.ledger.step_ns.append
+        result_ns, launch_ns, gap_ns = host.result_ns, host.launch_ns, host.gap_ns
+        num_rows, num_held = second.work.num_rows, self.scheduler.residents.num_kv_tokens
+        base_ns, kv_ns = self._cost.decode_ns(num_rows)
+        num_kv, held_ns, token_ns, busy_ns, count = second.work.num_kv, self._held_ns, 0, 0, 0
+        sooner, later = (first.begin_ns, first.end_ns), (second.begin_ns, second.end_ns)
+        while count < limit and (now_ns := sooner[1] + result_ns) <= until_ns:
+            append(now_ns)
+            token_ns += num_held * (now_ns - held_ns)
+            held_ns = now_ns
+            num_held += num_rows
+            num_kv += num_rows
+            cost_ns = int(base_ns + kv_ns * num_kv)
+            busy_ns += cost_ns
+            begin_ns = max(now_ns + launch_ns, later[1] + gap_ns)
+            sooner, later = later, (begin_ns, begin_ns + cost_ns)
+            count += 1
+        self.num_steps += count
+        self.busy_ns += busy_ns
+        self._device_end_ns = later[1]
+        self._held_ns = held_ns
+        self.ledger.held(token_ns, num_held)
+        return (sooner, later), count
+
+
+def _longer(work: StepWork, num_kv: int) -> StepWork:
+    """The same rows with contexts that are longer by so many tokens in all."""
+    num_tokens, num_rows, num_sampled, kv, attended = work
+    return StepWork(num_tokens, num_rows, num_sampled, kv + num_kv, attended + num_kv)

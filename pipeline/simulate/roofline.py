@@ -36,16 +36,31 @@ class Roofline:
         self._kv_s = kv_bytes(model, dtype) / bandwidth
         self._fixed_s = layers * device.launch_s + device.step_s
         self._link_token_s = 0.0
+        self._decode: dict[int, tuple[float, float]] = {}
         if num_gpus > 1:
             sent = 2 * (num_gpus - 1) / num_gpus * model.hidden_size * DTYPE_BYTES[dtype]
             self._link_token_s = 2 * layers * sent / device.link_bandwidth
             self._fixed_s += 2 * layers * device.link_latency_s
 
     def step_ns(self, work: StepWork) -> int:
-        num_tokens, _, num_sampled, num_kv, num_attended = work
-        linear_s = max(num_tokens * self._token_s + num_sampled * self._logits_s, self._weights_s)
+        num_tokens, num_rows, num_sampled, num_kv, num_attended = work
+        if num_tokens == num_rows == num_sampled and num_kv == num_attended:
+            base_ns, kv_ns = self.decode_ns(num_rows)
+            return int(base_ns + kv_ns * num_kv)
         attention_s = max(num_attended * self._attended_s, num_kv * self._kv_s)
-        return int((linear_s + attention_s + self._fixed_s + num_tokens * self._link_token_s) * 1e9)
+        return int((self._linear_s(num_tokens, num_sampled) + attention_s) * 1e9)
+
+    def decode_ns(self, num_rows: int) -> tuple[float, float]:
+        known = self._decode.get(num_rows)
+        if known is None:
+            kv_s = max(self._attended_s, self._kv_s)
+            known = self._decode[num_rows] = self._linear_s(num_rows, num_rows) * 1e9, kv_s * 1e9
+        return known
+
+    def _linear_s(self, num_tokens: int, num_sampled: int) -> float:
+        """All but attention."""
+        linear_s = max(num_tokens * self._token_s + num_sampled * self._logits_s, self._weights_s)
+        return linear_s + self._fixed_s + num_tokens * self._link_token_s
 
 
 def capacity(

@@ -33,6 +33,10 @@ class Cost(Protocol):
 
     def step_ns(self, work: StepWork) -> int: ...
 
+    def decode_ns(self, num_rows: int) -> tuple[float, float]:
+        """(a, b): a step of so many rows of one token each takes int(a + b * num_kv), as step_ns says."""
+        ...
+
 
 def work_of(plan: StepPlan) -> StepWork:
     num_tokens, num_rows = len(plan.token_ids), len(plan.slots)

@@ -15,7 +15,10 @@ class Arrival(NamedTuple):
     at_ns: int
     num_input: int
     num_output: int
+    """Tokens until it ends by itself."""
     terms: Terms = Terms()
+    max_tokens: int | None = None
+    """What the client asks for at most, at least `num_output`; None: just that."""
 
 
 Workload = Sequence[Arrival]
