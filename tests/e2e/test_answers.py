@@ -1,6 +1,6 @@
 """The real model through all stages: an answer does not depend on its neighbours, chunks or preemptions.
 
-Greedy and seeded, in fp32 and in bf16, each request is asked alone, among 15 others, in chunks of 16 tokens,
+Greedy and seeded, on every backend, each request is asked alone, among 15 others, in chunks of 16 tokens,
 and with so few blocks that it is preempted in the middle.
 """
 
@@ -43,10 +43,18 @@ async def all_answers(server: Server) -> list[str]:
         return list(await asyncio.gather(*(ask(session, server.url, request) for request in REQUESTS)))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_an_answer_depends_on_the_request_alone(model_card: ModelCard, dtype: str) -> None:
+BACKENDS = {
+    "torch fp32": 'dtype = "float32"',
+    "torch bf16": 'backend = "torch"',
+    "host bf16": 'backend = "host"\nweights = "bf16"',
+    "host int8": 'backend = "host"\nweights = "int8"',
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_answer_depends_on_the_request_alone(model_card: ModelCard, backend: str) -> None:
     async def answers(limits: str) -> tuple[list[str], int]:
-        toml = f'[device]\ndevice = "cpu"\ndtype = "{dtype}"\n{limits}'
+        toml = f'[device]\ndevice = "cpu"\n{BACKENDS[backend]}\n{limits}'
         async with serving(model_card, toml=toml) as server:
             return await all_answers(server), server.scheduler.num_preemptions
 
