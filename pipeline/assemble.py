@@ -127,7 +127,7 @@ def _listeners(
     if config.trace.otlp_endpoint is None:
         return []
     export = SpanExport(_otlp_sender(config, config.trace.otlp_endpoint), model, log)
-    telemetry.sampler = TraceSampler(config.trace.otlp_sample_ratio)
+    telemetry.trace_sampler = TraceSampler(config.trace.otlp_sample_ratio)
     telemetry.journal.listen(export.ended)
     telemetry.watch(export.counts)
     return [export]

@@ -33,7 +33,7 @@ class Telemetry:
 
     def __init__(self, model: str = "", *, vllm_names: bool = True, gen_ai_names: bool = True) -> None:
         self.journal = Journal()
-        self.sampler = TraceSampler()
+        self.trace_sampler = TraceSampler()
         self.occupancy: Callable[[], Occupancy] | None = None
         """What the scheduler holds now; None before it is open."""
         self._requests = RequestMetrics(self.journal)

@@ -120,7 +120,7 @@ class Intake:
         self._next_id += 1
         self._telemetry.received()
         self.live[request_id] = live
-        opened = self._opened(live, arrived_ns, wanted, self._telemetry.sampler.span(traceparent))
+        opened = self._opened(live, arrived_ns, wanted, self._telemetry.trace_sampler.span(traceparent))
         self._opens.post(opened)  # same tick: it is there before any answer
         self._ctx.trace.record(Point.ARRIVED, self._ctx.name, request_id, at_ns=arrived_ns)
         return live
