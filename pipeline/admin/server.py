@@ -47,7 +47,7 @@ class AdminServer:
             shutdown_timeout=_GOODBYE_S,
         )
         await runner.setup()
-        port = self._wanted_port()
+        port = self.wanted_port
         site = web.TCPSite(runner, self._config.host, port, reuse_address=True)
         try:
             await site.start()
@@ -67,7 +67,9 @@ class AdminServer:
             self.api.close()
             await runner.cleanup()
 
-    def _wanted_port(self) -> int:
+    @property
+    def wanted_port(self) -> int:
+        """The one of the configuration; 0: any free one."""
         if self._config.port is not None:
             return self._config.port
         door_port: int = self._ingress.options.port

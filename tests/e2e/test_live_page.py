@@ -25,8 +25,8 @@ STATE = "document.getElementById('state').dataset.state"
 STATUS = "document.getElementById('play-status').textContent"
 ANSWER = "document.getElementById('answer').textContent"
 SIDEWAYS = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-IS_DRAWN = """[...document.querySelectorAll('#steps canvas, #blocks canvas, #ttft canvas, #itl canvas')].every(
-  canvas => canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.some(Boolean))"""
+IS_DRAWN = """[...document.querySelectorAll('.chart canvas')].every(canvas =>
+  canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.some(Boolean))"""
 TEXTS_OVERLAP = """(() => {
   const boxes = [...document.querySelectorAll('#picture text')].filter(text => text.textContent)
     .map(text => [text.textContent, text.getBoundingClientRect()]);
