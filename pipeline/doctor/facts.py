@@ -1,5 +1,6 @@
 """Facts: what the rules read, derived from the Evidence once."""
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -11,6 +12,9 @@ from pipeline.doctor.steps import Held
 from pipeline.doctor.tails import around, attribution
 from pipeline.telemetry import Evidence, RequestRecord, Sample
 
+DRAINING = "draining"
+SHED = frozenset(("wait_too_long", "deadline_missed"))
+"""Codes of core.policies.shedding: the scheduler gave them up, so they count as refused, not as answered."""
 NO_ATTRIBUTION = Attribution(99, 0, 0.0, 0.0, {}, 0.0, {}, {})
 
 
@@ -88,7 +92,18 @@ class Facts:
 
     @cached_property
     def num_refused(self) -> int:
+        """At the door."""
         return self.samples[-1].num_refused - self.samples[0].num_refused
+
+    @cached_property
+    def refusals(self) -> dict[str, int]:
+        """By code: at the door but for draining, and those taken in that then waited for too long."""
+        first, last = self.samples[0].refused, self.samples[-1].refused
+        counts = Counter(
+            {code: count - first.get(code, 0) for code, count in last.items() if code != DRAINING}
+        )
+        counts.update(r.code for r in self.evidence.requests if r.code in SHED)
+        return {code: count for code, count in counts.items() if count}
 
     def blocked_share(self, name: str, senders: int = 1) -> float:
         """Share of the window in which each of `senders` waited for room in this stage's inbox."""

@@ -1,9 +1,11 @@
 """The judge: Evidence in, Diagnosis out."""
 
 from pipeline.doctor import laws
+from pipeline.doctor.blame import NOTICEABLE_SHARE
 from pipeline.doctor.diagnosis import Diagnosis, Finding, Law, State
 from pipeline.doctor.facts import Facts
 from pipeline.doctor.rules import RULES
+from pipeline.doctor.steps import Held
 from pipeline.telemetry import Evidence
 
 MIN_WINDOW_NS = 500_000_000
@@ -59,6 +61,11 @@ def _not_seen(facts: Facts) -> tuple[str, ...]:
         missing.append(f"what a step's time is made of: only {len(facts.steps)} steps")
     elif facts.step_fit is not None and not facts.step_fit.knows_rows:
         missing.append("what a decode row costs: the steps all had about as many")
+    if (unexplained := facts.held[Held.POLICY]) > NOTICEABLE_SHARE:
+        missing.append(
+            f"why sequences waited for {unexplained:.0%} of that time: slots, tokens and blocks were "
+            "free, so the policy held them back (itl_target_ms, batching, gather_ms)"
+        )
     if len(facts.samples) < laws.MIN_SAMPLES:
         missing.append(f"whether Little's law holds: only {len(facts.samples)} samples")
     return tuple(missing)

@@ -9,6 +9,9 @@ from pipeline.telemetry import Settings, StepRecord
 MAX_STRETCH = 3
 """A step's stretch reaches back to the end of the one before, but not over idle time: this many durations."""
 
+SHORT_OF_BLOCKS = 0.25
+"""Free, of all. What the waiting sequence needs is not recorded; less than this may be too little for it."""
+
 
 class Held(StrEnum):
     """What kept the first waiting sequence out of a step."""
@@ -16,10 +19,11 @@ class Held(StrEnum):
     SLOTS = "slots"
     BUDGET = "budget"
     BLOCKS = "blocks"
+    POLICY = "policy"
 
 
 def held_by(step: StepRecord, settings: Settings) -> Held | None:
-    """None: nobody waited. Slots, tokens of the step, or, where both had room, blocks."""
+    """None: nobody waited. Where slots, tokens and blocks all had room, it was the policy's choice."""
     if not step.num_waiting:
         return None
     if step.num_preempted:
@@ -28,7 +32,13 @@ def held_by(step: StepRecord, settings: Settings) -> Held | None:
         return Held.SLOTS
     if step.num_prefill_tokens + step.num_decode_tokens >= settings.max_num_batched_tokens:
         return Held.BUDGET
-    return Held.BLOCKS
+    return Held.BLOCKS if _is_short(step, settings.num_blocks) else Held.POLICY
+
+
+def _is_short(step: StepRecord, num_blocks: int) -> bool:
+    """Fewer blocks are free than a quarter of all, or than a sequence has on average."""
+    free = num_blocks - step.num_used_blocks
+    return free < SHORT_OF_BLOCKS * num_blocks or free * step.num_running < step.num_used_blocks
 
 
 def held_shares(steps: Sequence[StepRecord], settings: Settings) -> dict[Held, float]:

@@ -8,6 +8,7 @@ from pipeline.doctor.facts import Facts
 
 MIN_REFUSED = 0.01
 """Of the requests offered: 1 in 100 refused is what a p99 client feels."""
+MAX_FACTOR = 4.0
 BUSY_WORKERS = 0.5
 """Of the workers' time in the busiest stretch: above it a random arrival waits at least as long as it is
 served, in a queue of one worker (M/M/1: wait / service = u / (1 - u))."""
@@ -16,36 +17,43 @@ TARGET_BUSY = 0.6
 
 
 def admission(facts: Facts) -> Finding | None:
-    """Requests were turned away at the door."""
-    offered, refused = facts.num_offered, facts.num_refused
+    """Requests were turned away, at the door or after too long a wait; each limit that did is named."""
+    refusals = facts.refusals
+    offered, refused = facts.num_offered, sum(refusals.values())
     if not refused or refused < MIN_REFUSED * offered:
         return None
-    settings = facts.settings
-    busy = facts.device_busy
-    is_saturated = facts.queue_ns > NOTICEABLE_SHARE * facts.p99.ttft_ns
-    reason = (
-        "the device queue is long too, so a higher limit would only make them wait: see the other findings"
-        if is_saturated
-        else f"while those taken in hardly waited (device busy {busy:.0%} of the time at work)"
-    )
-    factor = min(4.0, offered / max(1, offered - refused))
+    counts = ", ".join(f"{count} {code}" for code, count in refusals.items())
     return found(
         Constraint.ADMISSION,
         "The door refuses requests",
         Share(refused / offered, 0.0, "requests offered"),
-        f"{refused} of {offered} requests were refused ({refused / offered:.0%}); {reason}.",
-        (
-            _raise("stages.ingress.options.max_live_requests", settings.max_live_requests, factor),
-            _raise("stages.schedule.options.max_waiting", settings.max_waiting, factor),
-            _raise("stages.tokenize.inbox", facts.stage("tokenize").bound, factor),
-        ),
+        f"{refused} of {offered} requests were refused ({counts}), {_meanwhile(facts)}.",
+        tuple(_raised(facts, code, offered / max(1, offered - refused)) for code in refusals),
         "those taken in wait longer for their first token, and hold more memory; else spread the burst, or "
         "add servers.",
     )
 
 
-def _raise(setting: str, value: int, factor: float) -> Advice:
-    return Advice(setting, f"from {value} to {ceil(value * factor)}")
+def _meanwhile(facts: Facts) -> str:
+    """Whether a higher limit would help those who were refused."""
+    if facts.queue_ns > NOTICEABLE_SHARE * facts.p99.ttft_ns:
+        return "and those taken in waited long too: a higher limit alone only lengthens that queue"
+    return "while those taken in hardly waited for the device"
+
+
+def _raised(facts: Facts, code: str, factor: float) -> Advice:
+    """The limit behind a code, as much higher as more came; at most 4 times, then look again."""
+    settings, factor = facts.settings, min(MAX_FACTOR, factor)
+    known = {
+        "too_many_requests": ("stages.ingress.options.max_live_requests", settings.max_live_requests),
+        "queue_full": ("stages.tokenize.inbox", facts.stage("tokenize").bound),
+    }
+    if code in known:
+        setting, value = known[code]
+        return Advice(setting, f"from {value} to {ceil(value * factor)}")
+    return Advice(
+        "stages.schedule.options.max_wait_ms", f"{factor:.1f} times as long, if clients will wait ({code})"
+    )
 
 
 def tokenizer(facts: Facts) -> Finding | None:

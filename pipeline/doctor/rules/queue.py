@@ -54,7 +54,7 @@ def kv_capacity(facts: Facts) -> Finding | None:
     """Sequences that a slot and the step's budget would have let in wait for blocks, or lose theirs."""
     preempted = sum(s.num_preempted for s in facts.steps)
     share = noticeable(facts, queue_blame(facts, Held.BLOCKS) + _recompute(facts))
-    if share is None or _used(facts) < 0.5:
+    if share is None:
         return None
     settings, target = facts.settings, _blocks_wanted(facts)
     fragmentation = _fragmentation(facts)
@@ -142,7 +142,10 @@ def _too_large(facts: Facts) -> Finding | None:
         share,
         f"a step takes {plain_ns / 1e6:.1f} ms without prefill and {long_ns / 1e6:.1f} ms (p95) with it, up "
         f"to {most} prompt tokens; {stolen:.0%} of the time of steps with decode rows is prefill.",
-        (Advice("device.max_num_batched_tokens", f"from {budget} to {min(target, budget)}"),),
+        (
+            Advice("stages.schedule.options.itl_target_ms", f"to {LONG_STEP * plain_ns / 1e6:.0f}"),
+            Advice("device.max_num_batched_tokens", f"or from {budget} to {min(target, budget)}"),
+        ),
         f"long prompts take more steps: one of {most} tokens then {ceil(most / min(target, budget))} instead "
         f"of {ceil(most / budget)}, each with its base cost of {fit.base_ns / 1e6:.1f} ms; their TTFT grows.",
     )

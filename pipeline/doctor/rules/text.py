@@ -24,9 +24,9 @@ def detokenizer(facts: Facts) -> Finding | None:
         Constraint.DETOKENIZER,
         "The detokenizer holds the steps back",
         share,
-        f"detokenize takes {stage.utilisation:.0%} of the event loop, {stage.service_ms:.1f} ms a call; up "
-        f"to {stage.peak_depth} of {stage.bound} steps wait for it ({own.e2e_ns / 1e6:,.0f} ms of p99 E2E), "
-        "and with its inbox full no step is planned.",
+        f"detokenize takes {stage.utilisation:.0%} of the event loop, {stage.service_ms:.1f} ms a call, in "
+        "which the scheduler and the sampler wait for their turn; up to "
+        f"{stage.peak_depth} of {stage.bound} steps queue for it ({own.e2e_ns / 1e6:,.0f} ms of p99 E2E).",
         (
             Advice("stages.detokenize.use", "the built-in one, or profile yours: stageline bench detokenize"),
             Advice(
