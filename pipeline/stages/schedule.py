@@ -109,7 +109,7 @@ class Schedule(Stage[Any, ScheduleOptions]):
     def _add(self, request: TokenizedRequest) -> None:
         rejected = self._scheduler.add(request)
         if rejected is not None:
-            self.ctx.outlet(Rejected).post(rejected)
+            self._refuse(rejected)
 
     def _reject(self, rejected: Rejected) -> None:
         self._scheduler.add_rejected(rejected.request_id)
@@ -139,7 +139,11 @@ class Schedule(Stage[Any, ScheduleOptions]):
 
     def _shed(self) -> None:
         for rejected in self._scheduler.shed(self._taken_ns):
-            self.ctx.outlet(Rejected).post(rejected)
+            self._refuse(rejected)
+
+    def _refuse(self, rejected: Rejected) -> None:
+        self.service.num_errors += 1
+        self.ctx.outlet(Rejected).post(rejected)
 
     def _plan(self) -> None:
         scheduler = self._scheduler

@@ -22,7 +22,7 @@ class Page:
         """Of each metric, by its name as it is written."""
 
     def total(self, name: str, **labels: str) -> float:
-        """The sum of the samples that have these labels, whatever others. KeyError if no metric is so named."""
+        """The sum of the samples with these labels, whatever others. KeyError if no metric is so named."""
         found = [
             each.value for each in self.samples if each.name == name and labels.items() <= each.labels.items()
         ]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import promql_parser
 import pytest
 from msgspec.structs import replace
 
@@ -130,6 +131,7 @@ def check_at_rest(page: Page, fates: list[str]) -> None:
     assert page.total("stageline_refused_total") == fates.count("refused") > 0
     assert page.total("stageline_rejected_total") == fates.count("rejected") > 0
     assert page.total("stageline_requests_received_total") == len(fates) - fates.count("refused")
+    assert page.total("stageline_stage_errors_total") == page.total("stageline_rejected_total")
     num_first_tokens = page.total("stageline_ttft_seconds_count")
     assert fates.count("answered") <= num_first_tokens <= fates.count("answered") + fates.count("gone")
     assert page.total("vllm:request_queue_time_seconds_count") == num_first_tokens
@@ -241,6 +243,7 @@ def test_every_metric_of_the_dashboard_is_on_the_page(
     assert used - series == set()
     for query in queries:
         assert re.search(r"\bstageline_\w+", query), query
+        promql_parser.parse(query.replace("$__rate_interval", "1m"))
 
 
 def panels(dashboard: dict[str, Any]) -> list[dict[str, Any]]:
