@@ -18,8 +18,8 @@ TIMEOUT_S = 30.0
 class _Kind(msgspec.Struct):
     """What tells the two kinds of file apart."""
 
-    samples: msgspec.Raw | None = None
-    workload: msgspec.Raw | None = None
+    samples: msgspec.Raw = msgspec.Raw()
+    workload: msgspec.Raw = msgspec.Raw()
     version: int | None = None
 
 
@@ -58,12 +58,12 @@ def judge(body: bytes, origin: str) -> Diagnosis:
     """Evidence or a result.json, told apart by their fields; `origin` names it in errors (StagelineError)."""
     try:
         kind = msgspec.json.decode(body, type=_Kind)
-        if kind.samples is not None:
+        if bytes(kind.samples):
             return diagnose(msgspec.json.decode(body, type=Evidence))
-        if kind.workload is not None and kind.version == VERSION:
+        if bytes(kind.workload) and kind.version == VERSION:
             return diagnose_replay(msgspec.json.decode(body, type=Replay))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise StagelineError(f"{origin}: is neither evidence nor a result of loadgen: {error}") from error
-    if kind.workload is not None:
+    if bytes(kind.workload):
         raise StagelineError(f"{origin}: is of version {kind.version}; this doctor reads {VERSION}")
     raise StagelineError(f"{origin}: is neither evidence (stageline doctor --save) nor a result of loadgen")
