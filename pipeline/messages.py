@@ -162,6 +162,10 @@ class DeviceReady(Message, frozen=True):
     max_num_batched_tokens: int
     device: str = "fake"
     """`cpu`, `cuda`, or `fake` for a runner that is neither."""
+    num_host_blocks: int = 0
+    """KV blocks that can be kept in host memory while their sequence waits; 0: none."""
+    block_copy_ns: int = 0
+    """What it takes to copy one block there, and as much back; 0: not known."""
 
 
 class Timings(Message, frozen=True):
@@ -249,6 +253,12 @@ class StepPlan(Message, frozen=True):
     block_slots: list[int]
     block_cols: list[int]
     block_ids: list[int]
+    saved_ids: list[int] = []
+    """Before all else, block saved_ids[j] is copied to place saved_places[j] in host memory;"""
+    saved_places: list[int] = []
+    loaded_places: list[int] = []
+    """then what is at loaded_places[j] to block loaded_ids[j]."""
+    loaded_ids: list[int] = []
 
 
 class StepHandle(Protocol):

@@ -8,7 +8,7 @@ KvLayout instead.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -59,6 +59,9 @@ AttentionPlan: TypeAlias = Any
 
 class KvLayout(Protocol):
     """What the dimensions of the cache mean is known only to those who write and read it."""
+
+    kv_block_dim: ClassVar[int]
+    """Which dimension of kv_shape counts blocks; a block's content is all the others."""
 
     def kv_shape(self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> tuple[int, ...]:
         """The shape of a layer's k and of its v."""

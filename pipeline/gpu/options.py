@@ -31,5 +31,7 @@ class RunnerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slots at full length can use."""
     num_blocks: Count | None = None
     """KV blocks; set, it wins over kv_memory."""
+    host_kv_memory: str | Annotated[int, Meta(ge=0)] = 0
+    """Bytes, or a size, of host memory for the KV of preempted sequences; 0: they are computed again."""
     num_threads: Count | None = None
     """CPU threads; None is torch's default, the number of cores."""

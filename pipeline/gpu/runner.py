@@ -15,11 +15,12 @@ from pipeline.checkpoint.card import Architecture, ModelCard
 from pipeline.errors import ConfigError
 from pipeline.gpu.api import LayerKv, Model
 from pipeline.gpu.backends import open_model
+from pipeline.gpu.host_kv import HostKv
 from pipeline.gpu.inputs import SlotTable
 from pipeline.gpu.kv_cache import block_bytes, new_kv_cache
 from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.sampling import SamplingOp
-from pipeline.gpu.sizing import auto_budget, count_blocks, memory_budget
+from pipeline.gpu.sizing import auto_budget, count_blocks, count_host_blocks, memory_budget
 from pipeline.gpu.weights import load_tensors
 from pipeline.messages import DeviceReady, StepHandle, StepPlan
 
@@ -49,6 +50,7 @@ class Runner:
         self,
         model: Model,
         kv_cache: list[LayerKv],
+        host_kv: HostKv,
         slots: SlotTable,
         sampling_op: SamplingOp,
         capacity: DeviceReady,
@@ -56,6 +58,7 @@ class Runner:
     ) -> None:
         self._model = model
         self._kv_cache = kv_cache
+        self._host_kv = host_kv
         self._slots = slots
         self._sampling_op = sampling_op
         self._capacity = capacity
@@ -69,6 +72,7 @@ class Runner:
     def launch(self, plan: StepPlan) -> StepHandle:
         """Run one step; its work is done, and the plan's blocks are written, when this returns."""
         begin_ns = self._clock()
+        self._host_kv.copy(plan)
         step = self._slots.prepare(plan)
         token_ids: list[int] = []
         logits = self._model.forward(step.inputs, self._kv_cache)
@@ -81,6 +85,7 @@ class Runner:
     def close(self) -> None:
         """Let the cache go. Idempotent; no launch may follow."""
         self._kv_cache = []
+        self._host_kv.close()
 
 
 def load_runner(
@@ -110,14 +115,19 @@ def build_runner(
     dtype = torch.float32 if options.dtype == "float32" else torch.bfloat16
     model, layout = open_model(architecture, tensors, options, dtype, device)
     max_blocks = -(-max_model_len // options.block_size)
+    bytes_a_block = block_bytes(architecture, options.block_size, dtype)
     num_blocks = options.num_blocks or count_blocks(
         auto_budget(device) if kv_budget is None else kv_budget,
-        block_bytes(architecture, options.block_size, dtype),
+        bytes_a_block,
         options.max_num_seqs * max_blocks,
     )
+    num_host_blocks = count_host_blocks(options.host_kv_memory, bytes_a_block)
+    kv_cache = new_kv_cache(architecture, layout, num_blocks, options.block_size, dtype, device)
+    host_kv = HostKv(kv_cache, layout.kv_block_dim, num_host_blocks)
     return Runner(
         model,
-        new_kv_cache(architecture, layout, num_blocks, options.block_size, dtype, device),
+        kv_cache,
+        host_kv,
         SlotTable(options.max_num_seqs, max_blocks, options.block_size, device),
         sampling_op(),
         DeviceReady(
@@ -126,6 +136,8 @@ def build_runner(
             options.max_num_seqs,
             options.max_num_batched_tokens,
             device.type,
+            num_host_blocks,
+            host_kv.measure_sync(clock),
         ),
         clock,
     )

@@ -16,16 +16,24 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 def memory_budget(kv_memory: int | str) -> int | None:
     """kv_memory, a number or "8GiB", "512 MiB", "1.5GB", in bytes; None is auto. Raises ConfigError."""
-    if isinstance(kv_memory, int):
-        return kv_memory
-    if kv_memory == "auto":
-        return None
-    match = _SIZE.fullmatch(kv_memory)
+    return None if kv_memory == "auto" else _bytes("kv_memory", kv_memory, 'give "auto", bytes')
+
+
+def count_host_blocks(host_kv_memory: int | str, block_bytes: int) -> int:
+    """Blocks that host_kv_memory holds. Raises ConfigError if it is no size, or more than there is."""
+    budget = _bytes("host_kv_memory", host_kv_memory, "give bytes, 0 for none")
+    if budget and budget > (free := available_bytes(torch.device("cpu"))):
+        raise ConfigError(f"host_kv_memory = {budget:,} bytes is more than is available, which is {free:,}")
+    return budget // block_bytes
+
+
+def _bytes(name: str, size: int | str, allowed: str) -> int:
+    if isinstance(size, int):
+        return size
+    match = _SIZE.fullmatch(size)
     if match is None or match[2] not in _UNITS:
         units = ", ".join(unit for unit in _UNITS if unit)
-        raise ConfigError(
-            f'kv_memory = "{kv_memory}" is not a size: give "auto", bytes, or a number with {units}'
-        )
+        raise ConfigError(f'{name} = "{size}" is not a size: {allowed}, or a number with {units}')
     return int(float(match[1]) * _UNITS[match[2]])
 
 

@@ -76,8 +76,8 @@ class FakeRunner:
 class CheckingRunner(FakeRunner):
     """A FakeRunner that keeps what each block would hold, and checks that every row reads its own sequence.
 
-    AssertionError if a plan leaves a hole, reads a block that another sequence has overwritten, or asks for a
-    token the device does not have.
+    AssertionError if a plan leaves a hole, reads a block that another sequence has overwritten (or that was
+    not brought back from host memory), or asks for a token the device does not have.
     """
 
     def __init__(self, capacity: DeviceReady = DEFAULT_CAPACITY) -> None:
@@ -86,8 +86,10 @@ class CheckingRunner(FakeRunner):
         self._owners: list[tuple[int, int] | None] = [None] * capacity.max_num_seqs
         self._last: list[int | None] = [None] * capacity.max_num_seqs
         self._cells: dict[tuple[int, int], tuple[int, int]] = {}
+        self._host_cells: dict[int, list[tuple[int, int] | None]] = {}
 
     def launch(self, plan: StepPlan, /) -> FakeHandle:
+        self._copy(plan)
         for admitted in plan.admitted:
             self._tables[admitted.slot], self._last[admitted.slot] = {}, None
             self._owners[admitted.slot] = None
@@ -103,18 +105,31 @@ class CheckingRunner(FakeRunner):
                 self._last[slot] = next(sampled)
         return handle
 
+    def _copy(self, plan: StepPlan) -> None:
+        """Blocks to host memory and back; a cell that was never written is copied as such."""
+        block_size = self.capacity.block_size
+        assert len(set(plan.saved_places)) == len(plan.saved_places), "two blocks are saved to one place"
+        for block, place in zip(plan.saved_ids, plan.saved_places, strict=True):
+            assert 0 <= place < self.capacity.num_host_blocks
+            self._host_cells[place] = [self._cells.get((block, offset)) for offset in range(block_size)]
+        for place, block in zip(plan.loaded_places, plan.loaded_ids, strict=True):
+            for offset, held in enumerate(self._host_cells[place]):
+                if held is None:
+                    self._cells.pop((block, offset), None)
+                else:
+                    self._cells[block, offset] = held
+
     def _check_row(self, plan: StepPlan, row: int, token_ids: list[int]) -> None:
         slot, start = plan.slots[row], plan.num_computed[row]
         owner = (plan.request_ids[row], plan.epochs[row])
         if self._owners[slot] is None:
-            assert start == 0, "a sequence joins at its first token"
             self._owners[slot] = owner
         assert self._owners[slot] == owner, "a slot changed hands without being admitted"
         for position, token_id in enumerate(token_ids, start):
             assert token_id != NO_TOKEN or self._last[slot] is not None, "no token on the device"
             self._cells[self._cell(slot, position)] = (plan.request_ids[row], position)
         for position in range(start + len(token_ids)):
-            held = self._cells[self._cell(slot, position)]
+            held = self._cells.get(self._cell(slot, position))
             assert held == (plan.request_ids[row], position), f"row {row} reads {held}"
 
     def _cell(self, slot: int, position: int) -> tuple[int, int]:

@@ -50,6 +50,8 @@ class Sequence:
     blocks: list[int] = field(default_factory=list)
     output: list[int] = field(default_factory=list)
     is_new: bool = True
+    places: list[int] = field(default_factory=list)
+    """Where its blocks are in host memory while it is swapped out."""
 
 
 class KeepLogits(SamplingOp):
@@ -72,6 +74,8 @@ class Driver:
         random.Random(seed).shuffle(self._free_blocks)
         self._free_slots = list(range(runner.capacity.max_num_seqs))
         self._step_id = 0
+        self._saved: list[tuple[int, int]] = []
+        self._next_place = 0
 
     def add(self, prompt: Iterable[int], sampling: SamplingParams = GREEDY) -> Sequence:
         return Sequence(self._free_slots.pop(), list(prompt), sampling)
@@ -86,6 +90,17 @@ class Driver:
         known = len(sequence.token_ids) - len(sequence.output)
         sequence.token_ids[known:] = sequence.output
         sequence.blocks, sequence.num_computed, sequence.is_new = [], 0, True
+
+    def swap_out(self, sequence: Sequence) -> None:
+        """Give its blocks up, but keep what they hold; its next steps go on from there, all tokens known."""
+        blocks = sequence.blocks
+        sequence.places = list(range(self._next_place, self._next_place + len(blocks)))
+        self._next_place += len(blocks)
+        self._saved += zip(blocks, sequence.places, strict=True)
+        num_computed = sequence.num_computed
+        self.preempt(sequence)
+        self._free_blocks = self._free_blocks[len(blocks) :] + blocks  # the next that grows overwrites them
+        sequence.num_computed = min(num_computed, len(sequence.token_ids) - 1)
 
     def step(self, rows: list[tuple[Sequence, int]]) -> list[Sequence]:
         """One step that computes the next `count` tokens of each sequence; -> those that got a token."""
@@ -114,6 +129,10 @@ class Driver:
         self._step_id += 1
         changes = [change for sequence, count in rows for change in self._grow(sequence, count)]
         sequences = [sequence for sequence, _ in rows]
+        loaded = [pair for s in sequences for pair in zip(s.places, s.blocks, strict=False)]
+        for sequence in sequences:
+            sequence.places = []
+        saved, self._saved = self._saved, []
         spans = [(s, s.num_computed, s.num_computed + count) for s, count in rows]
         return StepPlan(
             step_id=self._step_id,
@@ -129,6 +148,10 @@ class Driver:
             block_slots=[slot for slot, _, _ in changes],
             block_cols=[column for _, column, _ in changes],
             block_ids=[block for _, _, block in changes],
+            saved_ids=[block for block, _ in saved],
+            saved_places=[place for _, place in saved],
+            loaded_places=[place for place, _ in loaded],
+            loaded_ids=[block for _, block in loaded],
         )
 
     def _grow(self, sequence: Sequence, count: int) -> list[tuple[int, int, int]]:

@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Iterable
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -32,6 +33,8 @@ class HostLlama:
     Activations are fp32 between the linears, so its logits differ from those of models.llama in bf16, by less
     than bf16 itself does from fp32.
     """
+
+    kv_block_dim: ClassVar[int] = 0
 
     def __init__(
         self, architecture: Architecture, weights: PackedWeights, library: abi.HostLibrary, num_threads: int

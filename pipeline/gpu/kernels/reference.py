@@ -1,5 +1,7 @@
 """Ops in plain torch, on CPU or CUDA: what runs without compiled kernels, and the oracle for those."""
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -12,6 +14,8 @@ from pipeline.gpu.kernels.tiles import TilePlan, plan_tiles
 
 class TorchOps:
     """Implements gpu.api.Ops; see there for shapes. Cache layout: see kernels.attention."""
+
+    kv_block_dim: ClassVar[int] = 1
 
     def __init__(self, device: torch.device, block_size: int) -> None:
         self._block_size = block_size

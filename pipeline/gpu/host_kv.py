@@ -1,0 +1,90 @@
+"""HostKv: KV blocks kept in host memory while their sequence waits for the device."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from pipeline.gpu.api import LayerKv
+from pipeline.messages import StepPlan
+
+_CHUNK = 32
+"""Blocks copied at once: bounds what a copy takes of the device's memory."""
+_NUM_MEASURED = 8
+
+
+class HostKv:
+    """Places of one block each, all layers together; pinned where the device is a GPU.
+
+    Copies are queued on the device's stream like a step's own work, so they need no waiting.
+    Shapes: N blocks of a copy, L layers; E, several dimensions, the content of a block's k or v in one layer.
+
+    Args:
+        layers: the device's cache.
+        block_dim: api.KvLayout.kv_block_dim.
+        num_places: may be 0.
+    """
+
+    def __init__(self, layers: list[LayerKv], block_dim: int, num_places: int) -> None:
+        self._blocks = [
+            tensor.movedim(block_dim, 0) for layer in layers for tensor in layer
+        ]  # 2 L of [.., E]
+        first = self._blocks[0]
+        self._content = (len(self._blocks), *first.shape[1:])
+        self._places = torch.empty(
+            (num_places, *self._content), dtype=first.dtype, pin_memory=first.is_cuda and num_places > 0
+        )
+
+    def copy(self, plan: StepPlan) -> None:
+        """What the plan saves, then what it loads."""
+        for ids, places in _chunks(plan.saved_ids, plan.saved_places):
+            self.save(ids, places)
+        for ids, places in _chunks(plan.loaded_ids, plan.loaded_places):
+            self.load(ids, places)
+
+    def close(self) -> None:
+        """Let all memory go. Idempotent; no copy may follow."""
+        self._blocks = []
+        self._places = torch.empty(0)
+
+    def save(self, block_ids: list[int], places: list[int]) -> None:
+        """Blocks to places; one gather on the device, [N, 2 L, E]."""
+        index = self._index(block_ids)
+        gathered = torch.stack([blocks.index_select(0, index) for blocks in self._blocks], dim=1)
+        for content, place in zip(gathered, places, strict=True):
+            self._places[place].copy_(content, non_blocking=True)
+
+    def load(self, block_ids: list[int], places: list[int]) -> None:
+        """Places to blocks; one scatter a tensor on the device."""
+        first = self._blocks[0]
+        staged = torch.empty((len(places), *self._content), dtype=first.dtype, device=first.device)
+        for content, place in zip(staged, places, strict=True):
+            content.copy_(self._places[place], non_blocking=True)
+        index = self._index(block_ids)
+        for number, blocks in enumerate(self._blocks):
+            blocks.index_copy_(0, index, staged[:, number])
+
+    def measure_sync(self, clock: Callable[[], int]) -> int:
+        """ns to save one block or to load it; 0 without places. The blocks stay as they are."""
+        count = min(_NUM_MEASURED, len(self._places), len(self._blocks[0]))
+        if not count:
+            return 0
+        ids = list(range(count))
+        self.save(ids, ids)  # touches the memory: the first use of a page costs more than a copy
+        self._wait()
+        begin_ns = clock()
+        self.save(ids, ids)
+        self.load(ids, ids)
+        self._wait()
+        return max(1, (clock() - begin_ns) // (2 * count))
+
+    def _index(self, block_ids: list[int]) -> Tensor:
+        return torch.tensor(block_ids, device=self._blocks[0].device)
+
+    def _wait(self) -> None:
+        if self._blocks[0].is_cuda:
+            torch.cuda.synchronize(self._blocks[0].device)
+
+
+def _chunks(ids: list[int], places: list[int]) -> list[tuple[list[int], list[int]]]:
+    return [(ids[i : i + _CHUNK], places[i : i + _CHUNK]) for i in range(0, len(ids), _CHUNK)]
