@@ -60,7 +60,7 @@ def check(config: Config) -> Blueprint:
     _check_credits(config, options["schedule"])
     _check_policies(config, options["schedule"])
     if config.trace.otlp_endpoint is not None:
-        _otlp_sender(config, config.trace.otlp_endpoint)
+        _sender_class(config)
     return Blueprint(config, classes, options)
 
 
@@ -126,23 +126,24 @@ def _listeners(
     telemetry.watch(slow.counts)
     if config.trace.otlp_endpoint is None:
         return []
-    export = SpanExport(_otlp_sender(config, config.trace.otlp_endpoint), model, log)
+    sender = _sender_class(config)(config.trace.otlp_endpoint)
+    export = SpanExport(sender, model, log)
     telemetry.trace_sampler = TraceSampler(config.trace.otlp_sample_ratio)
     telemetry.journal.listen(export.ended)
     telemetry.watch(export.counts)
     return [export]
 
 
-def _otlp_sender(config: Config, endpoint: str) -> Sender:
-    """Raises ConfigError if the extra is not installed. Opens no connection."""
+def _sender_class(config: Config) -> Callable[[str], Sender]:
+    """What makes a sender of an endpoint. Raises ConfigError if the extra is not installed."""
     try:
         from pipeline.telemetry.otlp import OtlpSender
     except ImportError as error:
         raise ConfigError(
-            f"{config.origin}: trace.otlp_endpoint = {endpoint!r}: needs OpenTelemetry ({error}); "
+            f"{config.origin}: trace.otlp_endpoint: needs OpenTelemetry ({error}); "
             "install it with: pip install 'stageline[otlp]'"
         ) from error
-    return OtlpSender(endpoint)
+    return OtlpSender
 
 
 def _option(options: msgspec.Struct, name: str, default: int) -> int:

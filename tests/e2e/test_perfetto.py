@@ -13,6 +13,7 @@ from pipeline.checkpoint.card import ModelCard
 from pipeline.messages import DeviceReady
 from pipeline.runtime.testing import FakeRunner
 from pipeline.telemetry import RequestRecord, StepRecord
+from pipeline.telemetry.request_parts import decode_part
 from pipeline.topology import NODES
 from tests.e2e.world import Server, serving
 from tests.trace_processor import LoadedTrace, loaded
@@ -109,7 +110,9 @@ def check_requests(slices: list[dict[str, Any]], found: Run) -> None:
             assert names == []
         else:
             assert record.ttft_ns is not None
-            decode_ns = record.e2e_ns - record.ttft_ns
+            decode = decode_part(record)
+            assert decode is not None and min(decode.segments_ns.values()) >= 0
+            decode_ns = sum(decode.segments_ns.values()) - decode.overlap_ns
             assert names == [("ttft", record.ttft_ns), ("decode", decode_ns)]
 
 

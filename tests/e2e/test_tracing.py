@@ -229,7 +229,7 @@ def test_without_the_extra_the_command_that_brings_it_is_named(
     monkeypatch.delitem(sys.modules, "pipeline.telemetry.otlp", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     config = configuration.loads('[trace]\notlp_endpoint = "http://127.0.0.1:4318"', "my.toml")
-    with pytest.raises(ConfigError, match=r"my.toml: trace.otlp_endpoint .*pip install 'stageline\[otlp\]'"):
+    with pytest.raises(ConfigError, match=r"my.toml: trace.otlp_endpoint: .*pip install 'stageline\[otlp\]'"):
         assemble.check(config)
 
 
