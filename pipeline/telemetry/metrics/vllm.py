@@ -1,6 +1,6 @@
 """The names of vLLM's metrics that public dashboards use, over our own figures. Off: metrics.vllm_names.
 
-Names, labels and meaning: vLLM's docs/design/metrics.md and its Grafana board. Buckets are ours, so that each
+Names, labels and meaning: vLLM's v1/metrics/loggers.py and its Grafana board. Buckets are ours, so that each
 histogram is kept once. What vLLM has and we do not (prefix cache, LoRA, speculation) is absent.
 """
 
