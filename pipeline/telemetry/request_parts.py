@@ -12,6 +12,7 @@ from pipeline.telemetry.journal import RequestRecord
 
 STAGES = tuple(dict.fromkeys(name.partition(".")[0] for name in SEGMENTS))
 """In the order of SEGMENTS."""
+_BEFORE_TEXT = slice(STEP_SEGMENTS.stop)
 
 
 class StagePart(NamedTuple):
@@ -58,14 +59,15 @@ def decode_part(record: RequestRecord) -> DecodePart | None:
     """None for a request without a first token."""
     if record.ttft_ns is None:
         return None
-    steps = STEP_SEGMENTS
-    text_side = slice(steps.stop, None)
     first_ns, all_ns = record.ttft_segments_ns, record.segments_ns
-    spent_ns = [end - begin for begin, end in zip(first_ns[steps], all_ns[steps], strict=True)]
-    spent_ns += all_ns[text_side]
-    return DecodePart(
-        record.arrived_ns + record.ttft_ns,
-        record.arrived_ns + record.e2e_ns,
-        dict(zip(SEGMENTS[steps.start :], spent_ns, strict=True)),
-        sum(first_ns[text_side]),
-    )
+    spent_ns = dict(zip(SEGMENTS, all_ns, strict=True))
+    for name, value_ns in zip(SEGMENTS[_BEFORE_TEXT], first_ns[_BEFORE_TEXT], strict=True):
+        spent_ns[name] -= value_ns
+    for name in SEGMENTS[: STEP_SEGMENTS.start]:
+        del spent_ns[name]  # the door's: all of it was before the first token
+    if spent_ns["schedule.service"] < 0:
+        # preempted in the wake-up that sent its first token, which was service then and in the end a wait
+        spent_ns["schedule.wait"] += spent_ns["schedule.service"]
+        spent_ns["schedule.service"] = 0
+    begin_ns, end_ns = record.arrived_ns + record.ttft_ns, record.arrived_ns + record.e2e_ns
+    return DecodePart(begin_ns, end_ns, spent_ns, sum(first_ns[STEP_SEGMENTS.stop :]))

@@ -1,5 +1,5 @@
 from pipeline.telemetry.request_parts import STAGES, decode_part, stage_parts
-from tests.unit.telemetry.records import FIRST_MS, MS, rejected, request, unserved
+from tests.unit.telemetry.records import ALL_MS, FIRST_MS, MS, rejected, request, unserved
 
 
 def test_the_stages_fill_the_time_up_to_the_first_token() -> None:
@@ -27,6 +27,17 @@ def test_without_a_first_token_they_fill_the_whole_life() -> None:
 def test_a_rejected_request_has_no_parts() -> None:
     assert stage_parts(rejected()) == []
     assert decode_part(rejected()) is None
+
+
+def test_a_wake_up_that_was_service_at_first_and_a_wait_in_the_end_is_a_wait() -> None:
+    """See core.timeline: preempted in the wake-up that sent its first token."""
+    changed = [value * MS for value in ALL_MS]
+    changed[3], changed[4] = changed[3] + changed[4], 0
+    part = decode_part(request(segments_ns=tuple(changed)))
+    assert part is not None
+    assert part.segments_ns["schedule.service"] == 0
+    assert part.segments_ns["schedule.wait"] == (40 + 5 - 10 - 1) * MS
+    assert sum(part.segments_ns.values()) - part.overlap_ns == part.end_ns - part.begin_ns
 
 
 def test_decode_fills_the_rest_and_its_numbers_add_up() -> None:
