@@ -32,7 +32,7 @@ class Sender(Protocol):
     """Brings traces to a collector."""
 
     def send(self, traces: Sequence[Trace]) -> bool:
-        """Whether they arrived. May take long, up to a limit of its own."""
+        """Whether they arrived; may also raise. May take long, up to a limit of its own."""
         ...
 
     def close(self) -> None:
