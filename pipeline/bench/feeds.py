@@ -180,7 +180,7 @@ class Device(Feed):
             plan = self._held.pop(0)
             self.num_rows += len(plan.slots)
             self._num_allowed -= 1
-            stand.inbox.post(_sampled(plan, [97] * sum(plan.samples), perf_counter_ns()))
+            stand.inbox.post(sampled_batch(plan, [97] * sum(plan.samples), perf_counter_ns()))
             self._answer(stand)
 
 
@@ -228,7 +228,7 @@ class Plans(Feed):
         token_ids = step.token_ids_sync()
         self._services_us.append((step.begin_ns, (step.end_ns - step.begin_ns) / 1e3))
         self.num_rows += len(step.plan.slots)
-        scheduler.apply(_sampled(step.plan, token_ids, step.end_ns), perf_counter_ns())
+        scheduler.apply(sampled_batch(step.plan, token_ids, step.end_ns), perf_counter_ns())
         batch = scheduler.take_tokens(perf_counter_ns())
         for _ in filter(None, batch.finish_reasons if batch else ()):
             self._join(scheduler)
@@ -285,7 +285,8 @@ def _roomy(load: Load) -> DeviceReady:
     )
 
 
-def _sampled(plan: StepPlan, token_ids: list[int], now_ns: int) -> SampledBatch:
+def sampled_batch(plan: StepPlan, token_ids: list[int], now_ns: int) -> SampledBatch:
+    """The result of a step that was done at once."""
     return SampledBatch(
         step_id=plan.step_id,
         request_ids=list(compress(plan.request_ids, plan.samples)),

@@ -6,6 +6,7 @@ from rich.console import Group
 from rich.table import Table
 
 from pipeline.bench.encoding import EncodingRate
+from pipeline.bench.planning import PlanningResult
 from pipeline.bench.stand import StageResult
 from pipeline.bench.whole import WholeResult
 from pipeline.simulate.measured import Measured
@@ -35,6 +36,18 @@ def _encodings(rates: Sequence[EncodingRate]) -> Table:
     for rate in rates:
         ratio = rate.tokens_per_s / rates[0].tokens_per_s
         table.add_row(rate.how, f"{rate.prompts_per_s:,.0f}", f"{rate.tokens_per_s:,.0f}", f"{ratio:.2f}")
+    return table
+
+
+def planning_report(results: Sequence[PlanningResult]) -> Table:
+    """A line for each policy."""
+    first = results[0]
+    title = f"Planning a step: {first.running:,} running, {first.waiting:,} waiting"
+    table = _table(title, "policy", "plan p50, us", "plan p99, us", "ns per row", "apply p50, us")
+    for each in results:
+        per_row = each.plan_us * 1e3 / each.running
+        values = (each.plan_us, each.plan_p99_us, per_row, each.apply_us)
+        table.add_row(each.policy, *(f"{value:,.0f}" for value in values))
     return table
 
 

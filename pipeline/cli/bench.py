@@ -18,7 +18,8 @@ from pipeline import assemble
 from pipeline.bench.encoding import EncodingRate, by_stage, one_by_one
 from pipeline.bench.feeds import Requests, feed_for
 from pipeline.bench.fit import fit_evidence, fit_here, read_evidence
-from pipeline.bench.report import fit_report, stage_report, whole_report
+from pipeline.bench.planning import bench_planning
+from pipeline.bench.report import fit_report, planning_report, stage_report, whole_report
 from pipeline.bench.samples import Load
 from pipeline.bench.stand import bench_stage, build_stand
 from pipeline.bench.whole import WholeSettings, measure
@@ -26,6 +27,8 @@ from pipeline.checkpoint import ModelCard, load_card
 from pipeline.checkpoint.fake import byte_card
 from pipeline.cli import Commands
 from pipeline.config import load, override
+from pipeline.core.policies import SchedulingOptions
+from pipeline.core.policies.make import ORDERS
 from pipeline.errors import ConfigError
 from pipeline.runtime.bridge import RunnerFactory
 from pipeline.runtime.testing import DEFAULT_CAPACITY, FakeRunner
@@ -47,6 +50,7 @@ def register(commands: Commands) -> None:
     benches = parser.add_subparsers(metavar="WHAT", required=True)
     for stage in STAGES:
         _register_stage(benches, stage)
+    _register_planning(benches)
     _register_whole(benches)
 
 
@@ -82,6 +86,16 @@ def _add_fit(parser: argparse.ArgumentParser) -> None:
         "has recorded (stageline doctor --save)",
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="where --fit writes (default measured.json)")
+
+
+def _register_planning(benches: Commands) -> None:
+    parser = benches.add_parser("plan", help="the scheduler alone: planning a step, under each policy")
+    parser.add_argument("--running", type=_count, default=1024, metavar="N", help="default: %(default)s")
+    parser.add_argument("--waiting", type=_count, default=4096, metavar="N", help="default: %(default)s")
+    parser.add_argument("--steps", type=_count, default=300, metavar="N", help="default: %(default)s")
+    parser.add_argument("--policy", metavar="NAME", help="one of them, or an import path; default: all")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    parser.set_defaults(run=run_planning)
 
 
 def _register_whole(benches: Commands) -> None:
@@ -128,6 +142,16 @@ def run_stage(args: argparse.Namespace) -> int:
         encodings = [one_by_one(card, sample_load, args.steps), by_stage(result, feed)]
     values = result.as_dict() | ({"encodings": encodings} if encodings else {})
     _show(args, values, stage_report(result, encodings))
+    return 0
+
+
+def run_planning(args: argparse.Namespace) -> int:
+    """Time the planning of steps."""
+    results = [
+        bench_planning(SchedulingOptions(policy=policy), args.running, args.waiting, args.steps)
+        for policy in ([args.policy] if args.policy else ORDERS)
+    ]
+    _show(args, results, planning_report(results))
     return 0
 
 

@@ -25,7 +25,10 @@ class BlockPool:
         """`count` blocks, or None if there are not so many; the most recently freed come first."""
         if count > len(self._free):
             return None
-        taken = [self._free.pop() for _ in range(count)]
+        first = len(self._free) - count
+        taken = self._free[first:]
+        taken.reverse()
+        del self._free[first:]
         for block in taken:
             self._is_owned[block] = 1
         return taken

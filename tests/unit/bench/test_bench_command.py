@@ -18,6 +18,16 @@ def test_tokenize_shows_batched_against_single(capsys: pytest.CaptureFixture[str
     assert "whole batches" in out
 
 
+def test_planning_has_a_line_for_each_policy(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["bench", "plan", "--running", "8", "--waiting", "20", "--steps", "20"]
+    assert main([*argv, "--json"]) == 0
+    results = msgspec.json.decode(capsys.readouterr().out)
+    assert [each["policy"] for each in results] == ["fcfs", "priority", "sjf", "fair", "deadline"]
+    assert all(0 < each["plan_us"] <= each["plan_p99_us"] for each in results)
+    assert main([*argv, "--policy", "lifo"]) == 1
+    assert "must be one of" in capsys.readouterr().err
+
+
 def test_ingress_says_what_covers_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "ingress", "--fake"]) == 1
     assert "stageline bench pipeline" in capsys.readouterr().err
