@@ -24,7 +24,7 @@ def test_planning_has_a_line_for_each_policy(capsys: pytest.CaptureFixture[str])
     results = msgspec.json.decode(capsys.readouterr().out)
     assert [each["policy"] for each in results] == ["fcfs", "priority", "sjf", "fair", "deadline"]
     assert all(0 < each["plan_us"] <= each["plan_p99_us"] for each in results)
-    assert main([*argv, "--policy", "lifo"]) == 1
+    assert main([*argv, "--policy", "lifo"]) == 2
     assert "must be one of" in capsys.readouterr().err
 
 
