@@ -35,6 +35,7 @@ class Api:
         self._live = Live(pipeline)
         self.feed = Feed(self._reading, TICK_S)
         self._num_pages = 0
+        self._judging = asyncio.Lock()
         self._door: tuple[str, int] | None = None
 
     def open_door(self, host: str, port: int) -> None:
@@ -75,8 +76,9 @@ class Api:
         return json_bytes(await asyncio.to_thread(_encode, self._evidence(request)))
 
     async def diagnosis(self, request: web.Request) -> web.Response:
-        """The doctor's, of the last `last_s` seconds; it judges off the loop."""
-        diagnosis = await asyncio.to_thread(diagnose, self._evidence(request))
+        """The doctor's, of the last `last_s` seconds; it judges off the loop, one window at a time."""
+        async with self._judging:
+            diagnosis = await asyncio.to_thread(diagnose, self._evidence(request))
         return json_bytes(_encode(diagnosis))
 
     async def metrics(self, request: web.Request) -> web.Response:

@@ -1,6 +1,5 @@
 """Live: reads the running pipeline for the page, and remembers what the page has been told."""
 
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from time import perf_counter_ns
@@ -10,10 +9,10 @@ import msgspec
 from pipeline import __version__
 from pipeline.admin import snapshot
 from pipeline.admin.blocks import BlockMap, block_map
-from pipeline.admin.snapshot import Moment, RequestView, Snapshot, Steps, end_of
+from pipeline.admin.snapshot import Moment, RequestView, Snapshot, Steps, Work
 from pipeline.assemble import Pipeline
 from pipeline.messages import SEGMENTS
-from pipeline.telemetry import Occupancy, Sample
+from pipeline.telemetry import Occupancy, Sample, StepRecord
 from pipeline.topology import LINKS, NODES, Lane
 
 TICK_S = 0.5
@@ -66,6 +65,10 @@ class Live:
         self._max_live: int = getattr(pipeline.stages["ingress"][0].options, "max_live_requests", 0)
         self._clock = clock
         self._samples: deque[Sample] = deque(maxlen=WINDOW_TICKS)
+        self._work: deque[Work] = deque(maxlen=WINDOW_TICKS)
+        """What ended from each sample to the next."""
+        self._last_steps: list[StepRecord] = []
+        """The latest step that was told, if any."""
         self._blocks: bytes | None = None
         self.is_ready = False
         """The door is open."""
@@ -94,25 +97,28 @@ class Live:
         sample = self._pipeline.sampler.sample()
         self._begin(sample.at_ns)
         before, last_ns = self._samples[0], self._samples[-1].at_ns
+        steps, requests = self._journal.steps(last_ns), self._journal.requests(last_ns)
         self._samples.append(sample)
-        steps = self._journal.steps(before.at_ns)
-        requests = self._journal.requests(before.at_ns)
-        first = bisect_left(steps, last_ns, key=lambda step: step.applied_ns)
-        ended = requests[bisect_left(requests, last_ns, key=end_of) :]
+        self._work.append(snapshot.work_of(requests, steps))
+        work = snapshot.together(self._work)
         occupancy = self._telemetry.occupancy() if self._telemetry.occupancy else None
+        told, self._last_steps = [*self._last_steps, *steps], steps[-1:] or self._last_steps
         return Snapshot(
             state=self.state,
-            totals=snapshot.totals(before, sample, requests, steps, occupancy),
-            stages=snapshot.stage_views(before, sample, requests, steps, self._max_live),
-            moment=snapshot.moment(sample.at_ns, ended, steps[max(0, first - 1) :]),
-            steps=snapshot.step_columns(steps[first:]),
-            requests=snapshot.request_views(ended),
+            totals=snapshot.totals(before, sample, work, occupancy),
+            stages=snapshot.stage_views(before, sample, work, self._max_live),
+            moment=snapshot.moment(sample.at_ns, requests, told),
+            steps=snapshot.step_columns(steps),
+            requests=snapshot.request_views(requests),
             blocks=self._changed_blocks(occupancy),
         )
 
     def _begin(self, now_ns: int) -> None:
+        """Take the first sample of a stretch of readings."""
         if self._samples and now_ns - self._samples[-1].at_ns > _GONE_NS:
             self._samples.clear()
+            self._work.clear()
+            self._last_steps.clear()
         if not self._samples:
             self._samples.append(self._pipeline.sampler.sample())
 

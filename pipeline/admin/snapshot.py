@@ -3,7 +3,7 @@
 Counters become rates, times are whole microseconds, records become columns; nothing is walked twice.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -89,6 +89,20 @@ class Moment(msgspec.Struct, frozen=True, gc=False):
     a stream sees."""
 
 
+class Work(msgspec.Struct, frozen=True, gc=False):
+    """Sums over records; of two stretches of time in a row they add up."""
+
+    num_steps: int = 0
+    device_ns: int = 0
+    gap_ns: int = 0
+    prefill_tokens: int = 0
+    decode_tokens: int = 0
+    num_requests: int = 0
+    num_at_door: int = 0
+    """Those of them that have segments."""
+    door_ns: int = 0
+
+
 class Totals(msgspec.Struct, frozen=True, gc=False):
     """The whole server between two samples."""
 
@@ -122,14 +136,33 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
     """None where nothing has changed since the snapshot before, or the device is not ready."""
 
 
+def work_of(requests: Sequence[RequestRecord], steps: Sequence[StepRecord]) -> Work:
+    """The sums of these."""
+    at_door_ns = [request.segments_ns[0] for request in requests if request.segments_ns]
+    return Work(
+        num_steps=len(steps),
+        device_ns=sum(step.end_ns - step.begin_ns for step in steps),
+        gap_ns=sum(step.host_gap_ns for step in steps),
+        prefill_tokens=sum(step.num_prefill_tokens for step in steps),
+        decode_tokens=sum(step.num_decode_tokens for step in steps),
+        num_requests=len(requests),
+        num_at_door=len(at_door_ns),
+        door_ns=sum(at_door_ns),
+    )
+
+
+def together(parts: Iterable[Work]) -> Work:
+    """Their sum."""
+    return Work(*map(sum, zip(*map(msgspec.structs.astuple, parts), strict=True)))
+
+
 def totals(
     before: Sample,
     now: Sample,
-    requests: Sequence[RequestRecord],
-    steps: Sequence[StepRecord],
+    work: Work,
     occupancy: Occupancy | None,
 ) -> Totals:
-    """Of the records that ended between the samples."""
+    """`work` is what ended between the samples."""
     elapsed_ns = max(1, now.at_ns - before.at_ns)
     per_s = 1e9 / elapsed_ns
     return Totals(
@@ -137,12 +170,12 @@ def totals(
         running=occupancy.num_running if occupancy else 0,
         waiting=occupancy.num_waiting if occupancy else 0,
         refused_per_s=_refused_per_s(before, now),
-        requests_per_s=round(len(requests) * per_s, 2),
-        prefill_per_s=round(sum(step.num_prefill_tokens for step in steps) * per_s, 1),
-        decode_per_s=round(sum(step.num_decode_tokens for step in steps) * per_s, 1),
-        steps_per_s=round(len(steps) * per_s, 1),
-        step_us=_mean_us(sum(step.end_ns - step.begin_ns for step in steps), len(steps)),
-        gap_us=_mean_us(sum(step.host_gap_ns for step in steps), len(steps)),
+        requests_per_s=round(work.num_requests * per_s, 2),
+        prefill_per_s=round(work.prefill_tokens * per_s, 1),
+        decode_per_s=round(work.decode_tokens * per_s, 1),
+        steps_per_s=round(work.num_steps * per_s, 1),
+        step_us=_mean_us(work.device_ns, work.num_steps),
+        gap_us=_mean_us(work.gap_ns, work.num_steps),
         cpu=round((now.process_cpu_ns - before.process_cpu_ns) / elapsed_ns, 3),
         loop_cpu=round((_loop_ns(now) - _loop_ns(before)) / elapsed_ns, 3),
         rss_bytes=now.rss_bytes,
@@ -150,28 +183,20 @@ def totals(
     )
 
 
-def stage_views(
-    before: Sample,
-    now: Sample,
-    requests: Sequence[RequestRecord],
-    steps: Sequence[StepRecord],
-    max_live: int,
-) -> list[StageView]:
-    """One a stage, in data order. The records are those that ended between the samples.
+def stage_views(before: Sample, now: Sample, work: Work, max_live: int) -> list[StageView]:
+    """One a stage, in data order. `work` is what ended between the samples.
 
     Two stages do their work outside handle(): the door, of which `max_live` is the bound, and the device.
     """
     elapsed_ns = max(1, now.at_ns - before.at_ns)
     views = [_stage(a, b, elapsed_ns) for a, b in zip(before.stages, now.stages, strict=True)]
-    device_busy = min(1.0, sum(step.end_ns - step.begin_ns for step in steps) / elapsed_ns)
-    at_the_door = [request.segments_ns[0] for request in requests if request.segments_ns]
     own: dict[str, dict[str, object]] = {
-        "execute": {"busy": round(device_busy, 4)},
+        "execute": {"busy": round(min(1.0, work.device_ns / elapsed_ns), 4)},
         "ingress": {
             "depth": now.num_live,
             "bound": max_live,
             "per_s": round((now.stages[1].sent - before.stages[1].sent) * 1e9 / elapsed_ns, 2),
-            "service_us": _mean_us(sum(at_the_door), len(at_the_door)),
+            "service_us": _mean_us(work.door_ns, work.num_at_door),
             "refused_per_s": _refused_per_s(before, now),
         },
     }

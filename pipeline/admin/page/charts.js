@@ -43,9 +43,13 @@ export class StepChart {
   }
 
   add(steps) {
-    if (!steps.id.length) return;
+    const last = this.columns?.id.at(-1) ?? 0;
+    const known = steps.id.filter((id) => id <= last).length; // told by the backlog already
+    if (known === steps.id.length) return;
     const merged = {};
-    for (const name of Object.keys(steps)) merged[name] = [...(this.columns?.[name] ?? []), ...steps[name]].slice(-96);
+    for (const name of Object.keys(steps)) {
+      merged[name] = [...(this.columns?.[name] ?? []), ...steps[name].slice(known)].slice(-96);
+    }
     this.reset(merged);
   }
 

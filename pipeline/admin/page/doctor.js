@@ -1,8 +1,8 @@
-// The doctor's verdict over the last minute, asked for while the page is looked at.
+// The doctor's verdict over the last half minute, asked for while the page is looked at.
 
 import { html, say } from "./draw.js";
 
-const EVERY_MS = 15000;
+const EVERY_MS = 30000; // a judgement costs the server some 50 ms
 
 /** "Healthy: nothing holds ..." as its two halves. */
 function halves(verdict) {
@@ -27,7 +27,7 @@ export class Doctor {
 
   async ask() {
     try {
-      const answer = await fetch("api/diagnosis?last_s=60");
+      const answer = await fetch("api/diagnosis?last_s=30");
       const body = await answer.json();
       if (answer.ok) this.show(body);
       else this.note(body.error.message);

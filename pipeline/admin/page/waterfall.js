@@ -105,8 +105,10 @@ export class Waterfall {
   }
 
   add(requests) {
-    if (!requests.length) return;
-    this.requests = [...this.requests, ...requests].slice(-this.max);
+    const known = new Set(this.requests.map(({ id }) => id)); // by the backlog
+    const fresh = requests.filter(({ id }) => !known.has(id));
+    if (!fresh.length) return;
+    this.requests = [...this.requests, ...fresh].slice(-this.max);
     this.isHeld || this.render();
   }
 

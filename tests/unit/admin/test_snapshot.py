@@ -48,7 +48,8 @@ def request(number: int, arrived_ms: int, e2e_ms: int, ttft_ms: int | None) -> R
 
 
 def views(before: Sample, now: Sample, **records: Any) -> dict[str, snapshot.StageView]:
-    made = snapshot.stage_views(before, now, records.get("requests", []), records.get("steps", []), 100)
+    work = snapshot.work_of(records.get("requests", []), records.get("steps", []))
+    made = snapshot.stage_views(before, now, work, 100)
     return {view.name: view for view in made}
 
 
@@ -98,7 +99,8 @@ def test_the_door_counts_requests() -> None:
 def test_totals() -> None:
     now = msgspec.structs.replace(sample(2000), num_live=5, process_cpu_ns=500 * MS)
     steps = [step(k, k, num_prefill_tokens=10, num_decode_tokens=4, host_gap_ns=3000) for k in range(4)]
-    totals = snapshot.totals(sample(0), now, [request(1, 0, 10, 5)], steps, Occupancy(3, 2, b""))
+    halves = (snapshot.work_of([request(1, 0, 10, 5)], steps[:1]), snapshot.work_of([], steps[1:]))
+    totals = snapshot.totals(sample(0), now, snapshot.together(halves), Occupancy(3, 2, b""))
     assert (totals.live, totals.running, totals.waiting) == (5, 3, 2)
     assert (totals.requests_per_s, totals.prefill_per_s, totals.decode_per_s) == (0.5, 20, 8)
     assert (totals.steps_per_s, totals.gap_us, totals.cpu) == (2, 3, 0.25)
