@@ -19,36 +19,33 @@ MIN_STEPS = 20
 MAX_CORRELATION = 0.95
 """Of rows and context. Above it a least-squares fit divides their time between them by chance."""
 MIN_VARIATION = 0.1
-"""Rows that vary less than this, as a share of their mean, cannot be told from the base."""
+"""Counts that vary less than this, as a share of their mean, cannot be told from the base."""
 
 
 class StepFit(msgspec.Struct, frozen=True):
-    """Costs in ns, of a step and of each token or row in it; and shares of all device time, 1 together."""
+    """Costs in ns, of a step and of each token or row in it; and shares of all device time, 1 together.
+
+    What did not vary in the window cannot be told from the base, and counts as such.
+    """
 
     base_ns: float
     prefill_ns: float
     row_ns: float
     kv_ns: float
-    base_share: float
+    fixed_share: float
+    """The same for every step of the window."""
     prefill_share: float
     row_share: float
     kv_share: float
+    """With the rows' own cost, where rows and context only grew together: at the batches of serving, a decode
+    row costs its context before it costs its arithmetic."""
     knows_rows: bool
     """The number of rows varied, so that a row's cost can be told."""
-
-    knows_kv: bool
-    """Rows and context did not just grow together, so that their costs can be told apart."""
 
     @property
     def compute_share(self) -> float:
         """What grows with the tokens that are computed."""
-        return self.prefill_share + self.row_share * self.knows_kv
-
-    @property
-    def memory_share(self) -> float:
-        """What grows with the context that is read; the rows' own cost too, where it cannot be told apart: at
-        the batches of serving, a decode row costs its context before it costs its arithmetic."""
-        return self.kv_share + self.row_share * (not self.knows_kv)
+        return self.prefill_share + self.row_share
 
 
 def fit(steps: Sequence[StepRecord]) -> StepFit | None:
@@ -60,22 +57,41 @@ def fit(steps: Sequence[StepRecord]) -> StepFit | None:
         cost.observe(
             step.num_prefill_tokens, step.num_decode_tokens, step.num_kv_tokens, step.end_ns - step.begin_ns
         )
-    per_token = cost.coefficients
-    spent_ns = (
-        per_token.base * len(steps),
-        per_token.per_prefill_token * sum(s.num_prefill_tokens for s in steps),
-        per_token.per_decode_token * sum(s.num_decode_tokens for s in steps),
-        per_token.per_kv_token * sum(s.num_kv_tokens for s in steps),
-    )
-    base, prefill, row, kv = (part / (sum(spent_ns) or 1.0) for part in spent_ns)
-    return StepFit(*per_token, base, prefill, row, kv, _varies(steps), _differ(steps))
-
-
-def _varies(steps: Sequence[StepRecord]) -> bool:
-    rows = [s.num_decode_tokens for s in steps]
-    return pstdev(rows) > MIN_VARIATION * fmean(rows)
-
-
-def _differ(steps: Sequence[StepRecord]) -> bool:
     rows, held = [s.num_decode_tokens for s in steps], [s.num_kv_tokens for s in steps]
-    return not (pstdev(rows) and pstdev(held)) or correlation(rows, held) < MAX_CORRELATION
+    base_ns, prefill_ns, row_ns, kv_ns = cost.coefficients
+    spent_ns = {
+        "fixed": base_ns * len(steps),
+        "prefill": prefill_ns * sum(s.num_prefill_tokens for s in steps),
+        "row": row_ns * sum(rows),
+        "kv": kv_ns * sum(held),
+    }
+    _give_away(spent_ns, rows, held)
+    total_ns = sum(spent_ns.values()) or 1.0
+    return StepFit(
+        base_ns=base_ns,
+        prefill_ns=prefill_ns,
+        row_ns=row_ns,
+        kv_ns=kv_ns,
+        fixed_share=spent_ns["fixed"] / total_ns,
+        prefill_share=spent_ns["prefill"] / total_ns,
+        row_share=spent_ns["row"] / total_ns,
+        kv_share=spent_ns["kv"] / total_ns,
+        knows_rows=_varies(rows),
+    )
+
+
+def _give_away(spent_ns: dict[str, float], rows: list[int], held: list[int]) -> None:
+    """Move what cannot be told apart to where it counts."""
+    if not _varies(rows):
+        spent_ns["fixed"] += spent_ns["row"]
+        spent_ns["row"] = 0.0
+    if not _varies(held):
+        spent_ns["fixed"] += spent_ns["kv"]
+        spent_ns["kv"] = 0.0
+    elif _varies(rows) and correlation(rows, held) > MAX_CORRELATION:
+        spent_ns["kv"] += spent_ns["row"]
+        spent_ns["row"] = 0.0
+
+
+def _varies(counts: list[int]) -> bool:
+    return pstdev(counts) > MIN_VARIATION * fmean(counts)

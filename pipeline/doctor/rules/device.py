@@ -20,7 +20,7 @@ CLIP = 4.0
 def device_compute(facts: Facts) -> Finding | None:
     """The device computes all the time, mostly what grows with the tokens, and sequences wait or share it."""
     fit = facts.step_fit
-    if fit is None or fit.compute_share < max(fit.memory_share, MAX_MARGINAL):
+    if fit is None or fit.compute_share < max(fit.kv_share, MAX_MARGINAL):
         return None
     share = noticeable(facts, _saturation(facts, fit.compute_share))
     if share is None:
@@ -31,7 +31,7 @@ def device_compute(facts: Facts) -> Finding | None:
         "The device computes as fast as it can",
         share,
         f"busy {facts.device_busy:.0%} of the time at work; {fit.prefill_share:.0%} of that is prefill "
-        f"({per_s:,.0f} tokens/s at most), {fit.row_share:.0%} decode rows, {fit.base_share:.0%} the same "
+        f"({per_s:,.0f} tokens/s at most), {fit.row_share:.0%} decode rows, {fit.fixed_share:.0%} the same "
         f"for every step; {_queue_words(facts)}.",
         (
             Advice("servers", f"{_servers(facts):.1f} times as many, or a device that is faster by as much"),
@@ -48,9 +48,9 @@ def device_compute(facts: Facts) -> Finding | None:
 def device_bandwidth(facts: Facts) -> Finding | None:
     """The device is busy with reading the KV cache: steps grow with the tokens held, not those computed."""
     fit = facts.step_fit
-    if fit is None or fit.memory_share < max(fit.compute_share, MAX_MARGINAL):
+    if fit is None or fit.kv_share < max(fit.compute_share, MAX_MARGINAL):
         return None
-    share = noticeable(facts, _saturation(facts, fit.memory_share))
+    share = noticeable(facts, _saturation(facts, fit.kv_share))
     if share is None:
         return None
     held = quantile([s.num_kv_tokens for s in facts.steps], 0.5)
@@ -60,7 +60,7 @@ def device_bandwidth(facts: Facts) -> Finding | None:
         Constraint.DEVICE_BANDWIDTH,
         "The device spends its time reading the KV cache",
         share,
-        f"busy {facts.device_busy:.0%} of the time at work; {fit.memory_share:.0%} of that grows with the "
+        f"busy {facts.device_busy:.0%} of the time at work; {fit.kv_share:.0%} of that grows with the "
         f"tokens held (typically {held:,.0f} in {rows:.0f} rows, {fit.kv_ns * held / 1e6:.1f} of "
         f"{facts.step_ns / 1e6:.1f} ms a step); {_queue_words(facts)}.",
         (
@@ -77,9 +77,7 @@ def _saturation(facts: Facts, share: float) -> Blame:
     """Queueing that the device's work explains, and the stretch of steps by others; none if it had rest."""
     if facts.device_busy < SATURATED:
         return Blame()
-    queue = queue_blame(facts, Held.BUDGET)
-    if facts.step_fit is not None and facts.step_fit.knows_rows:
-        queue += queue_blame(facts, Held.SLOTS)
+    queue = queue_blame(facts, Held.BUDGET) + queue_blame(facts, Held.SLOTS)
     if facts.step_ns > STRETCHED * _alone_ns(facts):
         decode_ns = facts.p99.decode_segments_ns.get("execute.service", 0.0)
         queue += Blame(0.0, share * decode_ns)

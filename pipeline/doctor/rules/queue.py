@@ -47,7 +47,7 @@ def batch_cap(facts: Facts) -> Finding | None:
 def _is_linear(facts: Facts) -> bool:
     """A step's time is mostly that of its rows and tokens, and that is known."""
     fit = facts.step_fit
-    return fit is not None and fit.knows_rows and 1.0 - fit.base_share > MAX_MARGINAL
+    return fit is not None and 1.0 - fit.fixed_share > MAX_MARGINAL
 
 
 def kv_capacity(facts: Facts) -> Finding | None:
@@ -170,7 +170,7 @@ def _plain_ns(facts: Facts, decoding: list[StepRecord]) -> float:
 def _too_small(facts: Facts) -> Finding | None:
     """Sequences wait while steps are full of tokens, and a step costs mostly its base."""
     fit, share = facts.step_fit, noticeable(facts, queue_blame(facts, Held.BUDGET))
-    if share is None or fit is None or fit.base_share < 1.0 - MAX_MARGINAL:
+    if share is None or fit is None or fit.fixed_share < 1.0 - MAX_MARGINAL:
         return None
     budget = facts.settings.max_num_batched_tokens
     return found(
@@ -178,7 +178,7 @@ def _too_small(facts: Facts) -> Finding | None:
         "Steps are too small for the prompts",
         share,
         f"sequences waited for {facts.held[Held.BUDGET]:.0%} of that time because steps were full ({budget} "
-        f"tokens), although {fit.base_share:.0%} of a step's time does not depend on its tokens.",
+        f"tokens), although {fit.fixed_share:.0%} of a step's time does not depend on its tokens.",
         (Advice("device.max_num_batched_tokens", f"from {budget} to {2 * budget}"),),
         "steps with a full prefill take longer, so ITL p99 of those who decode grows.",
     )
