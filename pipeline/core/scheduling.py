@@ -77,6 +77,11 @@ class Scheduler:
         return len(self._live) - len(self.residents.running)
 
     @property
+    def last_preempted_ids(self) -> list[int]:
+        """Those that the latest plan sent back to the queue; valid while it is in flight."""
+        return self._in_flight[-1].preempted_ids
+
+    @property
     def num_in_flight(self) -> int:
         """Steps planned and not yet applied."""
         return len(self._in_flight)

@@ -194,14 +194,14 @@ class Schedule(Stage[Any, ScheduleOptions]):
         trace.record(Point.PLAN, name, plan.step_id, len(plan.token_ids), plan.planned_ns)
         for request_id in plan.request_ids[len(plan.request_ids) - len(plan.admitted) :]:
             trace.record(Point.SCHEDULED, name, request_id, at_ns=plan.planned_ns)
+        for request_id in self._scheduler.last_preempted_ids:
+            trace.record(Point.PREEMPTED, name, request_id, at_ns=plan.planned_ns)
+            self._journal.preempted(request_id, plan.planned_ns)
 
     def _record(self, flight: Flight, times_ns: tuple[int, int, int, int, int]) -> None:
         planned_ns, begin_ns, end_ns, _, sampled_ns = times_ns
         host_gap_ns = max(0, begin_ns - self._device_end_ns) if flight.is_carried else 0
         self._device_end_ns = end_ns
-        for request_id in flight.preempted_ids:
-            self.ctx.trace.record(Point.PREEMPTED, self.ctx.name, request_id, at_ns=planned_ns)
-            self._journal.preempted(request_id, planned_ns)
         self._journal.step(
             StepRecord(
                 step_id=flight.step_id,
