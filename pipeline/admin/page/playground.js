@@ -84,7 +84,7 @@ export class Playground {
       e2e_us: us(timings.e2e_ms),
       ttft_us: timings.ttft_ms === null ? null : us(timings.ttft_ms),
       segments_us: this.names.map((name) => us(timings.segments_ms[name])),
-      first_us: timings.ttft_segments_ms ? this.names.map((name) => us(timings.ttft_segments_ms[name])) : [],
+      first_us: timings.ttft_ms === null ? [] : this.names.map((name) => us(timings.ttft_segments_ms[name])),
     };
     byId("play-waterfall").replaceChildren(bar(request, this.names, Math.max(1, request.e2e_us)));
     breakdown(byId("play-detail"), request, this.names);

@@ -32,12 +32,17 @@ def usage_of(completion: Completion) -> dict[str, int]:
 
 def timings_of(timings: Timings) -> dict[str, object]:
     """Milliseconds with all digits of the nanoseconds, so that the segments still add up."""
-    segments = zip(SEGMENTS, timings.segments_ns, strict=True)
     return {
         "e2e_ms": timings.e2e_ns / _NS_PER_MS,
         "ttft_ms": None if timings.ttft_ns is None else timings.ttft_ns / _NS_PER_MS,
-        "segments_ms": {name: value_ns / _NS_PER_MS for name, value_ns in segments},
+        "segments_ms": _by_name(timings.segments_ns),
+        "ttft_segments_ms": _by_name(timings.ttft_segments_ns),
     }
+
+
+def _by_name(segments_ns: tuple[int, ...]) -> dict[str, float]:
+    """Empty for a request without a first token."""
+    return {name: ns / _NS_PER_MS for name, ns in zip(SEGMENTS, segments_ns, strict=bool(segments_ns))}
 
 
 class StreamShape(Protocol):

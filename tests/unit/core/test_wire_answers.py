@@ -20,11 +20,13 @@ from pipeline.messages import SEGMENTS, Completion, FinishReason, SamplingParams
 
 TEXTS = ['say "x"\n', "\u20ac\U0001f600", "\u2028</script>\\", "", "\x00\x1b"]
 SEGMENTS_NS = tuple(range(123_456, 123_456 + len(SEGMENTS)))
+FIRST_NS = (*(94_966,) * 12, 94_975)
 USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
 
 
 def ended(reason: FinishReason = FinishReason.STOP, ttft_ns: int | None = 1_234_567) -> Completion:
-    return Completion(reason, 7, 3, Timings(SEGMENTS_NS, sum(SEGMENTS_NS), ttft_ns))
+    first_ns = FIRST_NS if ttft_ns else ()
+    return Completion(reason, 7, 3, Timings(SEGMENTS_NS, sum(SEGMENTS_NS), ttft_ns, first_ns))
 
 
 def wanted(**more: Any) -> Wanted:
@@ -99,6 +101,13 @@ def check_timings(timings: dict[str, Any]) -> None:
     assert timings["ttft_ms"] == 1.234567
     assert abs(sum(timings["segments_ms"].values()) - timings["e2e_ms"]) < 1e-9
     assert [round(ms * 1e6) for ms in timings["segments_ms"].values()] == list(SEGMENTS_NS)
+    assert abs(sum(timings["ttft_segments_ms"].values()) - timings["ttft_ms"]) < 1e-9
+    assert tuple(timings["ttft_segments_ms"]) == SEGMENTS
+
+
+def test_timings_without_a_token() -> None:
+    body = msgspec.json.decode(ChatAnswer("1", 9, "m", wanted(timings=True)).whole("", ended(ttft_ns=None)))
+    assert body["timings"]["ttft_ms"] is None and body["timings"]["ttft_segments_ms"] == {}
 
 
 def test_whole_answers() -> None:
