@@ -89,10 +89,7 @@ class Api:
     async def trace(self, request: web.Request) -> web.Response:
         """As the door's: the trace of the last `last_s` seconds, for ui.perfetto.dev."""
         since_ns = perf_counter_ns() - int(_window_s(request) * 1e9)
-        journal = self._pipeline.telemetry.journal
-        recorded = Recorded(
-            since_ns, self._pipeline.trace.points(), journal.requests(since_ns), journal.steps(since_ns)
-        )
+        recorded = Recorded.of(self._pipeline.trace, self._pipeline.telemetry.journal, since_ns)
         return json_bytes(await asyncio.to_thread(chrome_trace, recorded))
 
     def _evidence(self, request: web.Request) -> Evidence:

@@ -91,10 +91,7 @@ class About:
         """The last `last_s` seconds, for ui.perfetto.dev. Formatted off the loop."""
         last_s = _seconds(request.query.get("last_s", "30"))
         since_ns = self._ctx.clock() - int(last_s * 1e9)
-        journal = self._telemetry.journal
-        recorded = Recorded(
-            since_ns, self._ctx.trace.points(), journal.requests(since_ns), journal.steps(since_ns)
-        )
+        recorded = Recorded.of(self._ctx.trace, self._telemetry.journal, since_ns)
         return json_bytes(await asyncio.to_thread(chrome_trace, recorded))
 
 
