@@ -1,6 +1,8 @@
 """The schedule stage between real inboxes: order of what leaves, credits, room, draining."""
 
 import asyncio
+import time
+from collections.abc import Callable
 from typing import Any
 
 from pipeline.checkpoint.card import ModelCard
@@ -26,20 +28,28 @@ from pipeline.telemetry import Telemetry
 class Desk:
     """A schedule stage with open ends."""
 
-    def __init__(self, options: ScheduleOptions, model_card: ModelCard, room: int = 8) -> None:
+    def __init__(
+        self,
+        options: ScheduleOptions,
+        model_card: ModelCard,
+        room: int = 8,
+        clock: Callable[[], int] | None = None,
+    ) -> None:
+        self.clock = clock or ManualClock()
         self.inbox: Inbox[Any] = Inbox(64)
         self.plans: Inbox[StepPlan] = Inbox(8)
         self.tokens: Inbox[TokenBatch] = Inbox(room)
         self.rejected: Inbox[Rejected] = Inbox(8)
         outlets: dict[type, Any] = {StepPlan: self.plans, TokenBatch: self.tokens, Rejected: self.rejected}
         resources: dict[type, object] = {ModelCard: model_card, Telemetry: Telemetry(), Gate: Gate()}
-        ctx = StageContext("schedule", self.inbox, outlets, resources, clock=ManualClock())
+        ctx = StageContext("schedule", self.inbox, outlets, resources, clock=self.clock)
         self.stage = Schedule(ctx, options)
         self.inbox.post(DeviceReady(16, 4, 4, 64))
 
     def request(self, request_id: int, max_tokens: int = 3) -> None:
         sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
-        self.inbox.offer(TokenizedRequest(request_id, [1, 2, 3], sampling, 0, 0, (0, 0, 0)))
+        now_ns = self.clock()
+        self.inbox.offer(TokenizedRequest(request_id, [1, 2, 3], sampling, now_ns, now_ns, (0, 0, 0)))
 
     async def settle(self) -> None:
         for _ in range(5):
@@ -140,5 +150,61 @@ def test_rejections_pass_through_and_cancels_get_a_row(fake_card: ModelCard) -> 
         assert batch.finish_reasons == [FinishReason.CANCELLED]
         desk.inbox.close()
         await asyncio.wait_for(task, 5)
+
+    asyncio.run(main())
+
+
+def test_it_wakes_by_itself_when_a_gather_window_ends(fake_card: ModelCard) -> None:
+    async def main() -> None:
+        desk = Desk(ScheduleOptions(gather_ms=30.0), fake_card, clock=time.perf_counter_ns)
+        task = asyncio.create_task(desk.stage.run())
+        begin_ns = time.perf_counter_ns()
+        for k in range(3):
+            desk.request(k, max_tokens=1)
+        (plan,) = await asyncio.wait_for(desk.plans.recv_many(), 5)
+        assert time.perf_counter_ns() - begin_ns >= 30e6
+        assert plan.request_ids == [0, 1, 2]
+        desk.inbox.post(SampledBatch(plan.step_id, [0, 1, 2], [0, 0, 0], [9, 9, 9], (1, 1, 1, 1, 1)))
+        desk.inbox.close()
+        await asyncio.wait_for(task, 5)
+
+    asyncio.run(main())
+
+
+def test_it_wakes_by_itself_to_drop_who_waited_too_long(fake_card: ModelCard) -> None:
+    async def main() -> None:
+        desk = Desk(ScheduleOptions(max_wait_ms=30.0, credits=1), fake_card, clock=time.perf_counter_ns)
+        task = asyncio.create_task(desk.stage.run())
+        for k in range(6):  # 4 run, and the device does not answer
+            desk.request(k, max_tokens=1)
+        await desk.settle()
+        assert not desk.rejected.stats().posted
+        dropped: list[Rejected] = []
+        while len(dropped) < 2:
+            dropped += await asyncio.wait_for(desk.rejected.recv_control(), 5)
+        assert [(each.request_id, each.status, each.code) for each in dropped] == [
+            (4, 503, "wait_too_long"),
+            (5, 503, "wait_too_long"),
+        ]
+        await desk.run_device()
+        desk.inbox.close()
+        await asyncio.wait_for(task, 5)
+
+    asyncio.run(main())
+
+
+def test_a_timer_does_not_outlive_the_stage(fake_card: ModelCard) -> None:
+    async def main() -> None:
+        desk = Desk(ScheduleOptions(max_wait_ms=1e6, credits=1), fake_card)
+        task = asyncio.create_task(desk.stage.run())
+        for k in range(6):
+            desk.request(k)
+        await desk.settle()
+        timer = desk.stage._timer
+        assert timer is not None and not timer.cancelled()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await desk.stage.stop()
+        assert timer.cancelled()
 
     asyncio.run(main())
