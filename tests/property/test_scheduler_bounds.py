@@ -109,7 +109,7 @@ SIZES = st.tuples(st.integers(1, 40), st.integers(1, 40))
 def test_fair_keeps_backlogged_tenants_within_twice_the_maximum(
     light: list[tuple[int, int]], heavy: list[tuple[int, int]], max_num_seqs: int, weight: float
 ) -> None:
-    """Theorem 4.4 of the paper. One at a time, that is two maximal requests."""
+    """The theorem of the paper for backlogged clients. One at a time, that is two maximal requests."""
     core = scheduler(device(max_num_seqs), policy="fair", fair_weights={"light": weight}, max_wait_ms=None)
     ids = count()
     queues = {"light": light, "heavy": heavy}
