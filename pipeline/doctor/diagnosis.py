@@ -82,14 +82,14 @@ class Attribution(msgspec.Struct, frozen=True):
 
 
 class StageState(msgspec.Struct, frozen=True):
-    """One stage over the window."""
+    """One stage over the window; `device` is the device's own."""
 
     name: str
     workers: int
     utilisation: float
     """Share of its workers' time inside handle(); of sample and tokenize, waiting for a thread included."""
     peak_utilisation: float
-    """In the busiest stretch between two samples."""
+    """In the busiest stretch between two samples; of the device, while it had work."""
     arrivals_per_s: float
     """Data messages into its inbox."""
     served_per_s: float
@@ -97,7 +97,7 @@ class StageState(msgspec.Struct, frozen=True):
     service_ms: float
     """Of a call of handle()."""
     wait_ms: float | None
-    """Mean wait of a finished request before this stage, over its whole life."""
+    """Mean wait of a finished request before this stage, over its whole life; of the device, of a step."""
     mean_depth: float
     peak_depth: int
     bound: int

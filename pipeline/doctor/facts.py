@@ -6,7 +6,7 @@ from functools import cached_property
 
 from pipeline.doctor import steps as step_facts
 from pipeline.doctor.diagnosis import Attribution, StageState
-from pipeline.doctor.stages import of, stage_states
+from pipeline.doctor.stages import device_state, of, stage_states
 from pipeline.doctor.step_fit import StepFit, fit
 from pipeline.doctor.steps import Held
 from pipeline.doctor.tails import around, attribution
@@ -50,7 +50,11 @@ class Facts:
 
     @cached_property
     def stages(self) -> tuple[StageState, ...]:
-        return stage_states(self.samples, self.finished)
+        """In data order, the device after the stage that drives it."""
+        stages = stage_states(self.samples, self.finished)
+        device = device_state(self.steps, self.span_s, self.settings.credits)
+        place = [stage.name for stage in stages].index("execute") + 1
+        return (*stages[:place], device, *stages[place:])
 
     def stage(self, name: str) -> StageState:
         return next(stage for stage in self.stages if stage.name == name)

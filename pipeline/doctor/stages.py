@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from pipeline.doctor.diagnosis import StageState
+from pipeline.doctor.steps import busy_ns, busy_share
 from pipeline.messages import SEGMENTS
-from pipeline.telemetry import RequestRecord, Sample, StageSample
+from pipeline.telemetry import RequestRecord, Sample, StageSample, StepRecord
 
 MIN_STRETCH_NS = 200_000_000
 """Between two samples; shorter stretches say nothing of a rate."""
@@ -14,6 +15,26 @@ MIN_STRETCH_NS = 200_000_000
 def stage_states(samples: Sequence[Sample], requests: Sequence[RequestRecord]) -> tuple[StageState, ...]:
     """In data order. At least two samples."""
     return tuple(_state(stage.name, samples, requests) for stage in samples[-1].stages)
+
+
+def device_state(steps: Sequence[StepRecord], span_s: float, credits: int) -> StageState:
+    """The device as one more stage: its queue is the plans that are out, and its calls are steps."""
+    service_ms = sum(s.end_ns - s.begin_ns for s in steps) / len(steps) / 1e6 if steps else 0.0
+    waits_ms = sum(max(0, s.begin_ns - s.planned_ns) for s in steps) / len(steps) / 1e6 if steps else None
+    rate = len(steps) / span_s
+    return StageState(
+        name="device",
+        workers=1,
+        utilisation=busy_ns(steps) / 1e9 / span_s,
+        peak_utilisation=busy_share(steps),
+        arrivals_per_s=rate,
+        served_per_s=rate,
+        service_ms=service_ms,
+        wait_ms=waits_ms,
+        mean_depth=rate * (waits_ms or 0.0) / 1e3,
+        peak_depth=credits,
+        bound=credits,
+    )
 
 
 def of(sample: Sample, name: str) -> StageSample:

@@ -29,9 +29,13 @@ def attribution(requests: Sequence[RequestRecord], percent: int) -> Attribution 
 
 
 def decode_segments(request: RequestRecord) -> tuple[int, ...]:
-    """Each segment's time after the first token."""
+    """Each segment's time after the first token.
+
+    At least 0: the first token's way to its client is in the segments up to it, the last one's in the whole.
+    """
     return tuple(
-        whole - first for whole, first in zip(request.segments_ns, request.ttft_segments_ns, strict=True)
+        max(0, whole - first)
+        for whole, first in zip(request.segments_ns, request.ttft_segments_ns, strict=True)
     )
 
 

@@ -29,7 +29,7 @@ SCENARIOS = (
     Scenario(
         "tokenizer 20 times slower",
         Constraint.TOKENIZER,
-        open_loop(60, 2.5, 8000, 2),
+        open_loop(60, 2.0, 8000, 2),
         device(Price(base=2), replace(ROOMY, num_blocks=65_536, max_num_batched_tokens=32_768)),
         toml='[stages.tokenize]\nworkers = 1\nuse = "tests.e2e.faults:SlowTokenize"\n',
     ),
@@ -42,7 +42,7 @@ SCENARIOS = (
     Scenario(
         "too few KV blocks",
         Constraint.KV_CAPACITY,
-        closed_loop(16, 2.5, 60, 60),
+        closed_loop(16, 2.0, 60, 60),
         device(Price(), replace(ROOMY, num_blocks=32)),
     ),
     Scenario(
@@ -99,7 +99,7 @@ SCENARIOS = (
     Scenario(
         "device compute saturated",
         Constraint.DEVICE_COMPUTE,
-        open_loop(25, 3.0, 500, 4),
+        open_loop(25, 2.0, 500, 4),
         device(Price(base=2, prefill=0.15, row=0.1), replace(ROOMY, max_num_batched_tokens=512)),
     ),
     Scenario(

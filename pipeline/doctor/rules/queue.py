@@ -144,7 +144,7 @@ def _too_large(facts: Facts) -> Finding | None:
         f"to {most} prompt tokens; {stolen:.0%} of the time of steps with decode rows is prefill.",
         (
             Advice("stages.schedule.options.itl_target_ms", f"to {LONG_STEP * plain_ns / 1e6:.0f}"),
-            Advice("device.max_num_batched_tokens", f"or from {budget} to {min(target, budget)}"),
+            Advice("device.max_num_batched_tokens", f"instead, from {budget} to {min(target, budget)}"),
         ),
         f"long prompts take more steps: one of {most} tokens then {ceil(most / min(target, budget))} instead "
         f"of {ceil(most / budget)}, each with its base cost of {fit.base_ns / 1e6:.1f} ms; their TTFT grows.",

@@ -167,7 +167,7 @@ def test_prefill_that_steals_from_decode() -> None:
     diagnosis = diagnose(evidence(requests(40, slowed), shaped(180, mixed)))
     finding = only(diagnosis, Constraint.TOKEN_BUDGET)
     assert advised(finding)["stages.schedule.options.itl_target_ms"] == "to 20"
-    assert advised(finding)["device.max_num_batched_tokens"].startswith("or from 256 to 5")
+    assert advised(finding)["device.max_num_batched_tokens"].startswith("instead, from 256 to 5")
 
 
 def test_a_little_prefill_is_no_theft() -> None:
