@@ -8,8 +8,9 @@ from aiohttp import web
 
 from pipeline.admin.feed import Feed
 from pipeline.admin.guard import WILDCARDS, headers, host_of
-from pipeline.admin.live import TICK_S, About, Live
+from pipeline.admin.live import TICK_S, Live
 from pipeline.admin.page_files import INDEX, PageFiles
+from pipeline.admin.views import About
 from pipeline.assemble import Pipeline
 from pipeline.checkpoint.card import ModelCard
 from pipeline.doctor import diagnose

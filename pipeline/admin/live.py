@@ -4,16 +4,13 @@ from collections import deque
 from collections.abc import Callable
 from time import perf_counter_ns
 
-import msgspec
-
-from pipeline import __version__
 from pipeline.admin import snapshot
 from pipeline.admin.blocks import BlockMap, block_map
-from pipeline.admin.snapshot import Moment, RequestView, Snapshot, Steps, Work
+from pipeline.admin.snapshot import Work
+from pipeline.admin.views import Backlog, Snapshot
 from pipeline.assemble import Pipeline
-from pipeline.messages import SEGMENTS
 from pipeline.telemetry import Occupancy, Sample, StepRecord
-from pipeline.topology import LINKS, NODES, Lane
+from pipeline.topology import NODES
 
 TICK_S = 0.5
 WINDOW_TICKS = 4
@@ -23,38 +20,6 @@ _GONE_NS = int(3e9)
 """A sample older than this is of an earlier visit."""
 
 
-class LinkView(msgspec.Struct, frozen=True):
-    source: str
-    target: str
-    carries: str
-    is_control: bool
-
-
-class About(msgspec.Struct, frozen=True):
-    """What does not change while the server runs."""
-
-    model: str
-    door: str
-    """The websocket to generate on; empty until it is open."""
-    has_chat: bool
-    """The model has a chat template."""
-    version: str = __version__
-    segments: tuple[str, ...] = SEGMENTS
-    stages: tuple[str, ...] = tuple(node.name for node in NODES)
-    links: tuple[LinkView, ...] = tuple(
-        LinkView(link.source, link.target, link.carries.__name__, link.lane is Lane.CONTROL) for link in LINKS
-    )
-    tick_s: float = TICK_S
-
-
-class Backlog(msgspec.Struct, frozen=True):
-    """What a page that has just opened has missed."""
-
-    moments: list[Moment]
-    steps: Steps
-    requests: list[RequestView]
-
-
 class Live:
     """Single loop. One reading of it is told to all pages, so the stretch between two is the same for all."""
 
@@ -62,7 +27,10 @@ class Live:
         self._pipeline = pipeline
         self._telemetry = pipeline.telemetry
         self._journal = pipeline.telemetry.journal
-        self._max_live: int = getattr(pipeline.stages["ingress"][0].options, "max_live_requests", 0)
+        self._bounds = snapshot.Bounds(
+            max_live=getattr(pipeline.stages["ingress"][0].options, "max_live_requests", 0),
+            max_waiting=getattr(pipeline.stages["schedule"][0].options, "max_waiting", 0),
+        )
         self._clock = clock
         self._samples: deque[Sample] = deque(maxlen=WINDOW_TICKS)
         self._work: deque[Work] = deque(maxlen=WINDOW_TICKS)
@@ -106,7 +74,7 @@ class Live:
         return Snapshot(
             state=self.state,
             totals=snapshot.totals(before, sample, work, occupancy),
-            stages=snapshot.stage_views(before, sample, work, self._max_live),
+            stages=snapshot.stage_views(before, sample, work, occupancy, self._bounds),
             moment=snapshot.moment(sample.at_ns, requests, told),
             steps=snapshot.step_columns(steps),
             requests=snapshot.request_views(requests),

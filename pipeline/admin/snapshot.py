@@ -1,6 +1,6 @@
-"""Snapshots: what the live page is told, twice a second. Pure: from two samples and what ended between them.
+"""Snapshots: from two samples, and what ended between them, to what the page is told. Pure.
 
-Counters become rates, times are whole microseconds, records become columns; nothing is walked twice.
+Counters become rates, records become columns and sums; no record is walked twice.
 """
 
 from collections.abc import Iterable, Sequence
@@ -8,85 +8,13 @@ from itertools import pairwise
 
 import msgspec
 
-from pipeline.admin.blocks import BlockMap
+from pipeline.admin.views import Moment, RequestView, Spread, StageView, Steps, Totals
 from pipeline.telemetry import Occupancy, RequestRecord, Sample, StageSample, StepRecord
 
 MAX_STEPS = 96
 """The page draws no more; of a faster device it sees the latest."""
 MAX_REQUESTS = 16
 _US = 1000
-
-
-class StageView(msgspec.Struct, frozen=True, gc=False):
-    """One stage between two samples."""
-
-    name: str
-    workers: int
-    depth: int
-    """Of the inbox; of ingress, live requests."""
-    bound: int
-    peak: int
-    per_s: float
-    """Messages handled; of ingress, requests taken in."""
-    posted_per_s: float
-    """Of those that came, how many by the control lane."""
-    busy: float
-    """Share of the time inside handle(), of one worker; of execute, that its device computed."""
-    service_us: int | None
-    """Of one handle(), on average; None where there was none."""
-    wait_us: int | None
-    """Of one data message in the inbox, on average."""
-    batch: float | None
-    """Messages that one handle() took, on average."""
-    refused_per_s: float
-    blocked: float
-    """Senders that waited for room, on average."""
-
-
-class Steps(msgspec.Struct, frozen=True, gc=False):
-    """The latest steps, one column a value, oldest first."""
-
-    id: list[int]
-    prefill: list[int]
-    decode: list[int]
-    rows: list[int]
-    device_us: list[int]
-    gap_us: list[int]
-    preempted: list[int]
-
-
-class RequestView(msgspec.Struct, frozen=True, gc=False):
-    id: int
-    finish: str
-    code: str
-    prompt: int
-    output: int
-    preemptions: int
-    e2e_us: int
-    ttft_us: int | None
-    segments_us: list[int]
-    """messages.SEGMENTS; empty for a rejected one."""
-    first_us: list[int]
-    """Their part before the first token."""
-
-
-class Spread(msgspec.Struct, frozen=True, gc=False):
-    """Of the values of a moment; `worst` is the highest."""
-
-    count: int
-    p50_us: int
-    worst_us: int
-
-
-class Moment(msgspec.Struct, frozen=True, gc=False):
-    """A point of the charts over time."""
-
-    at_us: int
-    ttft: Spread | None
-    """Of requests that ended since the moment before."""
-    itl: Spread | None
-    """Between the results of two steps in a row, where the second has decode rows: what a client that reads
-    a stream sees."""
 
 
 class Work(msgspec.Struct, frozen=True, gc=False):
@@ -103,37 +31,11 @@ class Work(msgspec.Struct, frozen=True, gc=False):
     door_ns: int = 0
 
 
-class Totals(msgspec.Struct, frozen=True, gc=False):
-    """The whole server between two samples."""
+class Bounds(msgspec.Struct, frozen=True):
+    """Of what stages hold beside their inboxes; 0 where a stage in its place has none."""
 
-    live: int
-    running: int
-    waiting: int
-    refused_per_s: float
-    requests_per_s: float
-    prefill_per_s: float
-    decode_per_s: float
-    steps_per_s: float
-    step_us: int | None
-    """Device time of one step, on average."""
-    gap_us: int | None
-    cpu: float
-    """Cores that the process used."""
-    loop_cpu: float
-    rss_bytes: int
-    loop_lag_us: int
-
-
-class Snapshot(msgspec.Struct, frozen=True, gc=False):
-    state: str
-    """starting, ready or draining."""
-    totals: Totals
-    stages: list[StageView]
-    moment: Moment
-    steps: Steps
-    requests: list[RequestView]
-    blocks: BlockMap | None
-    """None where nothing has changed since the snapshot before, or the device is not ready."""
+    max_live: int
+    max_waiting: int
 
 
 def work_of(requests: Sequence[RequestRecord], steps: Sequence[StepRecord]) -> Work:
@@ -183,24 +85,33 @@ def totals(
     )
 
 
-def stage_views(before: Sample, now: Sample, work: Work, max_live: int) -> list[StageView]:
+def stage_views(
+    before: Sample, now: Sample, work: Work, occupancy: Occupancy | None, bounds: Bounds
+) -> list[StageView]:
     """One a stage, in data order. `work` is what ended between the samples.
 
-    Two stages do their work outside handle(): the door, of which `max_live` is the bound, and the device.
+    Three are more than their inbox and handle() show: the door has live requests, the scheduler waiting ones,
+    and what execute does is done by the device.
     """
     elapsed_ns = max(1, now.at_ns - before.at_ns)
     views = [_stage(a, b, elapsed_ns) for a, b in zip(before.stages, now.stages, strict=True)]
     own: dict[str, dict[str, object]] = {
         "execute": {"busy": round(min(1.0, work.device_ns / elapsed_ns), 4)},
+        "schedule": _with_waiting(now.stages[2], occupancy, bounds),
         "ingress": {
             "depth": now.num_live,
-            "bound": max_live,
+            "bound": bounds.max_live,
             "per_s": round((now.stages[1].sent - before.stages[1].sent) * 1e9 / elapsed_ns, 2),
             "service_us": _mean_us(work.door_ns, work.num_at_door),
             "refused_per_s": _refused_per_s(before, now),
         },
     }
     return [msgspec.structs.replace(view, **own.get(view.name, {})) for view in views]
+
+
+def _with_waiting(stage: StageSample, occupancy: Occupancy | None, bounds: Bounds) -> dict[str, object]:
+    waiting = occupancy.num_waiting if occupancy else 0
+    return {"depth": stage.depth + waiting, "bound": stage.bound + bounds.max_waiting}
 
 
 def _stage(before: StageSample, now: StageSample, elapsed_ns: int) -> StageView:

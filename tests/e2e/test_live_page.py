@@ -131,6 +131,7 @@ def test_the_playground_answers_and_works_by_keyboard() -> None:
             assert (
                 await page.run("document.querySelectorAll('#play-waterfall rect.fill-execute').length") >= 1
             )
+            assert await page.run("document.querySelectorAll('#play-waterfall .first-token').length") == 1
 
             await page.run("document.getElementById('max-tokens').value = 2000")
             await page.press("Enter")

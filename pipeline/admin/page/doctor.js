@@ -57,8 +57,10 @@ export class Doctor {
   }
 }
 
+/** The first one is what the verdict names. */
 function finding({ title, share, of, severity, evidence, advice, worse }, index) {
-  const head = html("summary", {}, text("strong", title), text("span", `${Math.round(share * 100)} % of ${of}`));
+  const head = index === 0 ? html("summary", {}, text("strong", "Why, and what to change"))
+    : html("summary", {}, text("strong", title), text("span", `${Math.round(share * 100)} % of ${of}`));
   const box = html("details", { class: `finding ${severity}` }, head, text("p", evidence));
   if (advice.length) {
     box.append(html("dl", {}, ...advice.flatMap(({ setting, change }) => [text("dt", setting), text("dd", change)])));

@@ -72,8 +72,8 @@ export class Canvas {
   }
 }
 
-/** The least of 1, 2, 5, 10, 20, 50, ... that is not below `value`: the top of an axis. */
+/** The least round number that is not below `value`: the top of an axis. */
 export function ceiling(value) {
   const power = 10 ** Math.floor(Math.log10(Math.max(value, 1e-9)));
-  return power * ([1, 2, 5].find((step) => step * power >= value) ?? 10);
+  return power * ([1, 1.5, 2, 3, 4, 5, 6, 8].find((step) => step * power >= value) ?? 10);
 }

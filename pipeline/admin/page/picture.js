@@ -4,6 +4,7 @@ import { percent, rate, short, time } from "./format.js";
 import { say, set, svg } from "./draw.js";
 import { places } from "./places.js";
 
+const QUEUES = { ingress: "live", schedule: "waiting" };
 const LEVELS = [0.05, 0.5, 0.85];
 const use = (busy) => LEVELS.filter((level) => busy >= level).length;
 
@@ -106,7 +107,7 @@ export class Picture {
     ["queue", "rate", "wait", "service"].forEach((label, i) => {
       const x = left + (isLow ? i * inner / 4 : (i % 2) * inner / 2);
       const y = at.y + (isLow ? 55 : 54 + Math.floor(i / 2) * 31);
-      text(x, y, "caption").textContent = label === "queue" && name === "ingress" ? "live" : label;
+      text(x, y, "caption").textContent = label === "queue" ? QUEUES[name] ?? label : label;
       cells[label] = text(x, y + 15, "value");
     });
     const show = () => { this.chosen = name; this.explain(); };
@@ -179,7 +180,7 @@ export class Picture {
     }
     const more = [
       `${stage.workers} ${stage.workers === 1 ? "worker" : "workers"}`,
-      `${short(stage.batch)} messages a batch`,
+      stage.batch === null ? "no batch of late" : `batches of ${short(stage.batch)}`,
       `${rate(stage.posted_per_s)} control messages`,
       `longest queue so far ${stage.peak}`,
       `${rate(stage.refused_per_s)} refused`,

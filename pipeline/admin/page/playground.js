@@ -65,13 +65,21 @@ export class Playground {
 
   take(frame) {
     if (frame.type === "delta") {
-      byId("answer").append(frame.text);
+      this.append(frame.text);
       say(byId("play-status"), "Answering\u2026");
     } else if (frame.type === "done") {
       this.finish(frame);
     } else if (frame.type === "error") {
       this.end(frame.error.message);
     }
+  }
+
+  /** Follows the text, unless somebody has scrolled up to read. */
+  append(text) {
+    const answer = byId("answer");
+    const isAtEnd = answer.scrollHeight - answer.scrollTop - answer.clientHeight < 24;
+    answer.append(text);
+    if (isAtEnd) answer.scrollTop = answer.scrollHeight;
   }
 
   finish({ finish_reason: finish, usage, timings }) {

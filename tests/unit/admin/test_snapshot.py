@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from pipeline.admin import snapshot
+from pipeline.admin.views import Moment, Spread, StageView
 from pipeline.messages import SEGMENTS
 from pipeline.telemetry import Occupancy, RequestRecord, Sample, StageSample, StepRecord
 from pipeline.topology import NODES
@@ -47,9 +48,9 @@ def request(number: int, arrived_ms: int, e2e_ms: int, ttft_ms: int | None) -> R
     )
 
 
-def views(before: Sample, now: Sample, **records: Any) -> dict[str, snapshot.StageView]:
+def views(before: Sample, now: Sample, **records: Any) -> dict[str, StageView]:
     work = snapshot.work_of(records.get("requests", []), records.get("steps", []))
-    made = snapshot.stage_views(before, now, work, 100)
+    made = snapshot.stage_views(before, now, work, records.get("occupancy"), snapshot.Bounds(100, 50))
     return {view.name: view for view in made}
 
 
@@ -96,6 +97,13 @@ def test_the_door_counts_requests() -> None:
     assert view.service_us == 2000
 
 
+def test_the_scheduler_shows_who_waits_in_it() -> None:
+    now = sample(1000, schedule={"depth": 2})
+    assert (views(sample(0), now)["schedule"].depth, views(sample(0), now)["schedule"].bound) == (2, 58)
+    view = views(sample(0), now, occupancy=Occupancy(1, 30, b""))["schedule"]
+    assert (view.depth, view.bound) == (32, 58)
+
+
 def test_totals() -> None:
     now = msgspec.structs.replace(sample(2000), num_live=5, process_cpu_ns=500 * MS)
     steps = [step(k, k, num_prefill_tokens=10, num_decode_tokens=4, host_gap_ns=3000) for k in range(4)]
@@ -122,9 +130,9 @@ def test_a_moment_has_the_middle_and_the_worst() -> None:
     steps = [step(1, 0), step(2, 4, num_decode_tokens=1), step(3, 14, num_decode_tokens=1), step(4, 99)]
     found = snapshot.moment(7 * MS, ended, steps)
     assert found.at_us == 7000
-    assert found.ttft == snapshot.Spread(3, 20_000, 30_000)
-    assert found.itl == snapshot.Spread(2, 4_000, 10_000)  # the last step decoded nothing
-    assert snapshot.moment(0, [], []) == snapshot.Moment(0, None, None)
+    assert found.ttft == Spread(3, 20_000, 30_000)
+    assert found.itl == Spread(2, 4_000, 10_000)  # the last step decoded nothing
+    assert snapshot.moment(0, [], []) == Moment(0, None, None)
 
 
 def test_history_is_what_the_moments_would_have_been() -> None:
