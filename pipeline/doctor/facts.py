@@ -86,28 +86,26 @@ class Facts:
         return max(0.0, self.p99.ttft_segments_ns.get("schedule.wait", 0.0) - natural_ns)
 
     @cached_property
-    def num_offered(self) -> int:
-        """Requests that came to the door, refused ones included."""
-        return self.num_taken + self.num_refused
-
-    @cached_property
     def num_taken(self) -> int:
-        return of(self.samples[-1], "tokenize").sent - of(self.samples[0], "tokenize").sent
+        """Requests that the door took in."""
+        return max(0, of(self.samples[-1], "tokenize").sent - of(self.samples[0], "tokenize").sent)
 
     @cached_property
-    def num_refused(self) -> int:
-        """At the door."""
-        return self.samples[-1].num_refused - self.samples[0].num_refused
-
-    @cached_property
-    def refusals(self) -> dict[str, int]:
-        """By code: at the door but for draining, and those taken in that then waited for too long."""
+    def refused(self) -> dict[str, int]:
+        """Requests that the door refused, by code; while it drained, they do not count."""
         first, last = self.samples[0].refused, self.samples[-1].refused
-        counts = Counter(
-            {code: count - first.get(code, 0) for code, count in last.items() if code != DRAINING}
-        )
-        counts.update(r.code for r in self.evidence.requests if r.code in SHED)
-        return {code: count for code, count in counts.items() if count}
+        counts = {code: count - first.get(code, 0) for code, count in last.items() if code != DRAINING}
+        return {code: count for code, count in counts.items() if count > 0}
+
+    @cached_property
+    def dropped(self) -> dict[str, int]:
+        """Requests that were taken in and then waited for too long, by code."""
+        return dict(Counter(r.code for r in self.evidence.requests if r.code in SHED))
+
+    @cached_property
+    def num_offered(self) -> int:
+        """Requests that came to the door."""
+        return max(self.num_taken, sum(self.dropped.values())) + sum(self.refused.values())
 
     def blocked_share(self, name: str, senders: int = 1) -> float:
         """Share of the window in which each of `senders` waited for room in this stage's inbox."""

@@ -2,6 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from pipeline.doctor import State, diagnose
 from pipeline.messages import SEGMENTS
@@ -68,14 +69,15 @@ def sampled(draw: st.DrawFn) -> Sample:
 
 @st.composite
 def recorded(draw: st.DrawFn) -> Evidence:
-    taken = sorted(draw(st.lists(sampled(), max_size=5)), key=lambda each: each.at_ns)
+    taken = sorted(draw(st.lists(sampled(), min_size=2, max_size=5)), key=lambda each: each.at_ns)
+    taken[0], taken[-1] = replace(taken[0], at_ns=BEGIN), replace(taken[-1], at_ns=BEGIN + SPAN_NS)
     steps = sorted(draw(st.lists(applied(), max_size=40)), key=lambda each: each.begin_ns)
     return Evidence(
         begin_ns=BEGIN,
         end_ns=BEGIN + SPAN_NS,
         settings=SETTINGS,
         samples=tuple(taken),
-        requests=tuple(draw(st.lists(ended(), max_size=20))),
+        requests=tuple(draw(st.lists(ended(), min_size=1, max_size=20))),
         steps=tuple(steps),
     )
 
@@ -88,4 +90,4 @@ def test_any_evidence_is_judged(evidence: Evidence) -> None:
     assert (diagnosis.state is State.CONSTRAINED) == bool(diagnosis.findings)
     assert diagnosis.verdict
     for finding in diagnosis.findings:
-        assert "nan" not in finding.evidence and "inf " not in finding.evidence
+        assert " nan" not in finding.evidence and " inf" not in finding.evidence

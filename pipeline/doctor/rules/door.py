@@ -18,7 +18,7 @@ TARGET_BUSY = 0.6
 
 def admission(facts: Facts) -> Finding | None:
     """Requests were turned away, at the door or after too long a wait; each limit that did is named."""
-    refusals = facts.refusals
+    refusals = {**facts.refused, **facts.dropped}
     offered, refused = facts.num_offered, sum(refusals.values())
     if not refused or refused < MIN_REFUSED * offered:
         return None
