@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from rich.console import Console
+from msgspec.structs import asdict
+from rich.console import Console, Group, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from loadgen.errors import LoadgenError
@@ -18,14 +19,17 @@ from loadgen.traces import FORMAT_NAMES, load
 from pipeline.checkpoint import load_card
 from pipeline.cli import Commands
 from pipeline.errors import ConfigError
+from pipeline.simulate.against import AIM, compare, read_result, workload_of
 from pipeline.simulate.cells import Cell, find_capacity, run_cell
 from pipeline.simulate.devices import DEVICES
+from pipeline.simulate.figures import Figures
 from pipeline.simulate.measured import read_measured
 from pipeline.simulate.models import MODELS, find_model
-from pipeline.simulate.report import report
+from pipeline.simulate.report import comparison_report, report
+from pipeline.simulate.scenarios import SCENARIOS, Case
 from pipeline.simulate.slo import Slo, parse_slo
 from pipeline.simulate.target import Limits, Target, from_data_sheet, from_measured
-from pipeline.simulate.workload import Arrival, at_rate, clamped, from_zero, repeated
+from pipeline.simulate.workload import Arrival, asking, at_rate, clamped, from_zero, repeated
 
 
 def register(commands: Commands) -> None:
@@ -42,6 +46,20 @@ def register(commands: Commands) -> None:
         metavar="KEY=VALUE",
         help="an option of stages.schedule, as config.toml has it; again for more",
     )
+    parser.add_argument(
+        "--scenario",
+        choices=SCENARIOS,
+        help="; ".join(f"{name}: {scenario.about}" for name, scenario in SCENARIOS.items()),
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of what a scenario draws (default 0)"
+    )
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="RESULT.json",
+        help="simulate the requests of a run of loadgen, and say how far measured and simulated are apart",
+    )
     parser.add_argument("--slo", metavar="ttft=1s,...", help="limits of a good answer: ttft, tpot, e2e")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.set_defaults(run=run)
@@ -49,11 +67,17 @@ def register(commands: Commands) -> None:
 
 def _add_workload(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what arrives")
-    group.add_argument("--trace", type=Path, required=True, metavar="FILE", help="recorded traffic")
+    group.add_argument("--trace", type=Path, metavar="FILE", help="recorded traffic")
     group.add_argument("--format", metavar="NAME", help=f"default: by content; {', '.join(FORMAT_NAMES)}")
     group.add_argument("--limit", type=_count, metavar="N", help="only the first N requests")
     group.add_argument("--max-input", type=_count, metavar="N", help="cut longer prompts to N tokens")
     group.add_argument("--max-output", type=_count, metavar="N", help="cut longer answers to N tokens")
+    group.add_argument(
+        "--max-tokens",
+        type=_count,
+        metavar="N",
+        help="what every client asks for at most; default: just what its answer has, which tells sjf all",
+    )
     group.add_argument("--repeat", type=_count, default=1, metavar="N", help="the trace N times over")
     pace = group.add_mutually_exclusive_group()
     pace.add_argument("--rate", type=_positive, metavar="X", help="mean requests/s; default: as recorded")
@@ -83,27 +107,77 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Simulate every policy on every number of replicas. Raises ConfigError."""
     target = _target(args)
-    workload = _workload(args)
-    slo = parse_slo(args.slo) if args.slo else Slo()
-    base = _options(args.set)
-    capacity = find_capacity(workload, target, base | {"policy": "fcfs"}) if args.load else None
-    figures = []
+    if args.against:
+        return _run_against(args, target)
+    if not args.trace:
+        raise ConfigError("--trace FILE says what arrives (or --against RESULT.json)")
+    if args.scenario:
+        return _run_scenario(args, target)
+    workload, base = _workload(args), _options(args.set)
+    capacity = find_capacity(workload, target, base) if args.load else None
     cells = [
         Cell(policy, base | {"policy": policy}, replicas)
         for replicas in args.replicas
         for policy in args.policy.split(",")
     ]
-    with _progress(len(workload) * args.repeat * len(cells)) as progress:
-        for number, cell in enumerate(cells):
-            paced = repeated(_paced(workload, args, cell, capacity), args.repeat)
-            done = number * len(paced)
-            figures.append(run_cell(cell, paced, target, slo, partial(progress, done)))
+    cases = [
+        Case(cell, repeated(_paced(workload, args, cell, capacity), args.repeat), target) for cell in cells
+    ]
+    figures = _run_cases(cases, parse_slo(args.slo) if args.slo else Slo())
+    values: dict[str, object] = {"target": target.name, "capacity_per_replica": capacity, "cells": figures}
+    _show(args, values, report(target.name, figures))
+    return 0
+
+
+def _run_scenario(args: argparse.Namespace, target: Target) -> int:
+    """A scenario's cases, and what they say."""
+    scenario = SCENARIOS[args.scenario]
+    cases = scenario.cases(_workload(args), target, args.seed)
+    figures = _run_cases(cases, Slo())
+    verdict = scenario.verdict(cases, figures)
+    values: dict[str, object] = {
+        "target": target.name,
+        "scenario": args.scenario,
+        "verdict": verdict,
+        "cells": figures,
+    }
+    _show(args, values, Group(report(target.name, figures), *verdict))
+    return 0
+
+
+def _run_against(args: argparse.Namespace, target: Target) -> int:
+    """A measured run, simulated; what is further apart than Vidur's figure is bold."""
+    finished, num_others = read_result(args.against)
+    options = _options(args.set)
+    (policy,) = args.policy.split(",")
+    case = Case(Cell(policy, options | {"policy": policy}, args.replicas[0]), workload_of(finished), target)
+    (figures,) = _run_cases([case], Slo())
+    comparisons = compare(finished, figures)
+    notes = [f"{num_others} requests were not answered whole: left out"] if num_others else []
+    values: dict[str, object] = {
+        "target": target.name,
+        "notes": notes,
+        "comparisons": [asdict(each) | {"error": each.error} for each in comparisons],
+        "cells": [figures],
+    }
+    _show(args, values, Group(comparison_report(comparisons, AIM), *notes))
+    return 0
+
+
+def _run_cases(cases: list[Case], slo: Slo) -> list[Figures]:
+    figures, done = [], 0
+    with _progress(sum(len(case.workload) for case in cases)) as progress:
+        for case in cases:
+            figures.append(run_cell(case.cell, case.workload, case.target, slo, partial(progress, done)))
+            done += len(case.workload)
+    return figures
+
+
+def _show(args: argparse.Namespace, values: dict[str, object], tables: RenderableType) -> None:
     if args.json:
-        values = {"target": target.name, "capacity_per_replica": capacity, "cells": figures}
         print(msgspec.json.format(msgspec.json.encode(values)).decode())
     else:
-        Console().print(report(target, figures))
-    return 0
+        Console().print(tables)
 
 
 def _target(args: argparse.Namespace) -> Target:
@@ -135,7 +209,8 @@ def _workload(args: argparse.Namespace) -> list[Arrival]:
     ]
     if not arrivals:
         raise ConfigError(f"{args.trace}: its prompts are texts; a simulation needs their lengths in tokens")
-    return clamped(from_zero(arrivals), args.max_input, args.max_output)
+    workload = clamped(from_zero(arrivals), args.max_input, args.max_output)
+    return asking(workload, args.max_tokens) if args.max_tokens else workload
 
 
 def _paced(

@@ -4,20 +4,16 @@ While nobody joins or leaves and every running sequence decodes, each plan is th
 context a token longer. `num_alike` says for how many more plans that holds, `skip` puts the scheduler where
 so many calls of `apply` and `plan` would. tests/property/test_fast_forward.py holds both against those calls.
 
-What a policy learns of every step cannot be skipped: `learns_from_steps` says where one does. Where none
-does, `Unlearned` takes the place of what would learn.
+What a policy learns of every step cannot be skipped: `learns_from_steps` says where one does.
 """
 
 from itertools import repeat
 
 from pipeline.core.block_pool import blocks_for
 from pipeline.core.policies import Policies
-from pipeline.core.policies.deadline import DeadlineOrder
 from pipeline.core.policies.fair import FairOrder
 from pipeline.core.policies.keyed import KeyedOrder
-from pipeline.core.policies.prefill_budget import FixedBudget
 from pipeline.core.scheduling import Scheduler
-from pipeline.core.step_cost import StepCost
 from pipeline.messages import StepPlan
 
 TOKEN = 1
@@ -25,18 +21,8 @@ TOKEN = 1
 
 
 def learns_from_steps(policies: Policies) -> bool:
-    """Whether what steps cost, or something unknown here, decides anything."""
-    is_known = type(policies.budget) is FixedBudget and isinstance(policies.order, KeyedOrder | FairOrder)
-    return not is_known or isinstance(policies.order, DeadlineOrder)
-
-
-class Unlearned(StepCost):
-    """A StepCost that nobody asks, and that need not be taught."""
-
-    def observe(
-        self, num_prefill_tokens: int, num_decode_tokens: int, num_kv_tokens: int, step_ns: int
-    ) -> None:
-        return None
+    """Whether what steps cost decides anything."""
+    return policies.cost is not None
 
 
 def num_alike(scheduler: Scheduler, first: StepPlan, second: StepPlan, now_ns: int) -> int:
@@ -59,7 +45,11 @@ def _is_closed(scheduler: Scheduler, now_ns: int) -> bool:
     """Whether none of those who wait can join, however long the same rows go on."""
     policies = scheduler.policies
     num_queued = len(policies.order)
-    if not num_queued or not scheduler.residents.num_free_slots:
+    if not num_queued:
+        return True
+    if not isinstance(policies.order, KeyedOrder | FairOrder):
+        return False  # it may think otherwise as time passes
+    if not scheduler.residents.num_free_slots:
         return True
     return not policies.batching.opens(scheduler.num_running, num_queued, now_ns)
 

@@ -74,6 +74,8 @@ class Figures(msgspec.Struct, frozen=True):
     kv_max: float
     """and at most."""
     num_preemptions: int
+    num_padding_tokens: int
+    """What static batches would have computed for nothing."""
     num_steps: int
     device_busy: float
     """Share of the time that devices ran steps."""
@@ -158,6 +160,7 @@ def measure(
         kv_mean=sum(replica.ledger.kv_token_ns for replica in replicas) / (room * duration_ns or 1),
         kv_max=max(_kv_max(replica) for replica in replicas),
         num_preemptions=sum(replica.scheduler.num_preemptions for replica in replicas),
+        num_padding_tokens=sum(replica.scheduler.num_padding_tokens for replica in replicas),
         num_steps=sum(replica.num_steps for replica in replicas),
         device_busy=sum(replica.busy_ns for replica in replicas) / (len(replicas) * duration_ns or 1),
         cost_per_million_tokens=_cost(price_per_hour, len(replicas), duration_s, num_output),

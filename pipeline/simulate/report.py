@@ -5,13 +5,13 @@ from collections.abc import Callable, Sequence
 from rich.console import Group
 from rich.table import Table
 
+from pipeline.simulate.against import Comparison
 from pipeline.simulate.figures import Figures, Quantiles
-from pipeline.simulate.target import Target
 
 LATENCIES = ("TTFT", "ITL", "TPOT", "E2E", "wait")
 
 
-def report(target: Target, cells: Sequence[Figures]) -> Group:
+def report(target: str, cells: Sequence[Figures]) -> Group:
     """Latencies, then rates and use, then tenants where there are several."""
     tables = [_latencies(target, cells), _rates(cells)]
     if any(cell.by_tenant for cell in cells):
@@ -19,8 +19,8 @@ def report(target: Target, cells: Sequence[Figures]) -> Group:
     return Group(*tables)
 
 
-def _latencies(target: Target, cells: Sequence[Figures]) -> Table:
-    table = _table(f"{target.name}: milliseconds", ("policy", "replicas", ""), ("mean", *_PERCENTILES))
+def _latencies(target: str, cells: Sequence[Figures]) -> Table:
+    table = _table(f"{target}: milliseconds", ("policy", "replicas", ""), ("mean", *_PERCENTILES))
     for cell in cells:
         for name, quantiles in zip(LATENCIES, latencies(cell), strict=True):
             is_first = name == LATENCIES[0]
@@ -58,6 +58,17 @@ def _rates(cells: Sequence[Figures]) -> Table:
     }
     for name, value in rows.items():
         table.add_row(name, *(value(cell) for cell in cells))
+    return table
+
+
+def comparison_report(comparisons: Sequence[Comparison], aim: float) -> Table:
+    """Simulated beside measured."""
+    table = _table("Simulated against measured", ("",), ("measured", "simulated", "error"))
+    for each in comparisons:
+        style = "" if abs(each.error) < aim else "bold"
+        table.add_row(
+            each.name, f"{each.measured:,.2f}", f"{each.simulated:,.2f}", f"{each.error:+.1%}", style=style
+        )
     return table
 
 

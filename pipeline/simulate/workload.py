@@ -80,6 +80,11 @@ def clamped(workload: Workload, max_input: int | None, max_output: int | None) -
     ]
 
 
+def asking(workload: Workload, max_tokens: int) -> list[Arrival]:
+    """Every client asks for `max_tokens`, or for as many as its answer has if that is more."""
+    return [arrival._replace(max_tokens=max(max_tokens, arrival.num_output)) for arrival in workload]
+
+
 def with_terms(workload: Workload, terms_of: Callable[[int, Arrival], Terms]) -> list[Arrival]:
     """Each with the terms that `terms_of(index, arrival)` gives."""
     return [arrival._replace(terms=terms_of(index, arrival)) for index, arrival in enumerate(workload)]

@@ -1,0 +1,174 @@
+"""Scenarios: what a policy is claimed to do, on a trace, with the figures that say whether it does.
+
+Each makes its cases of one workload and one target, and reads their figures; docs/scheduling.md shows them.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from pipeline.messages import DeviceReady, Terms
+from pipeline.simulate.cells import Cell, find_capacity
+from pipeline.simulate.figures import Figures
+from pipeline.simulate.target import Target
+from pipeline.simulate.workload import Arrival, Workload, asking, at_once, at_rate, with_terms
+
+PATIENT: dict[str, object] = {"max_wait_ms": 1e9}
+"""Nobody is dropped, so that all cases answer the same requests."""
+MAX_TOKENS = 1024
+"""What clients ask for at most: a policy must not know the answer's length from that."""
+
+
+class Case(NamedTuple):
+    cell: Cell
+    workload: Workload
+    target: Target
+
+
+class Scenario(NamedTuple):
+    about: str
+    cases: Callable[[Workload, Target, int], list[Case]]
+    """Of a workload, a target and a seed."""
+    verdict: Callable[[Sequence[Case], Sequence[Figures]], list[str]]
+    """Sentences about the cases' figures."""
+
+
+def _case(name: str, options: dict[str, object], workload: Workload, target: Target) -> Case:
+    return Case(Cell(name, PATIENT | options, 1), workload, target)
+
+
+# sjf against fcfs ---------------------------------------------------------------------------------
+
+SJF_TOKENS_PER_S = 5.0
+SJF_LOAD = 0.9
+
+
+def _sjf_cases(workload: Workload, target: Target, seed: int) -> list[Case]:
+    asked = asking(workload, MAX_TOKENS)
+    paced = at_rate(asked, SJF_LOAD * find_capacity(asked, target, PATIENT))
+    sjf: dict[str, object] = {"policy": "sjf", "sjf_tokens_per_s": SJF_TOKENS_PER_S}
+    return [_case("fcfs", {"policy": "fcfs"}, paced, target), _case("sjf", sjf, paced, target)]
+
+
+def _sjf_verdict(cases: Sequence[Case], figures: Sequence[Figures]) -> list[str]:
+    fcfs, sjf = figures
+    window_s = MAX_TOKENS / SJF_TOKENS_PER_S
+    bound_s = fcfs.wait_ms.max / 1e3 + window_s
+    return [
+        f"mean E2E {_change(fcfs.e2e_ms.mean, sjf.e2e_ms.mean)}, mean TTFT "
+        f"{_change(fcfs.ttft_ms.mean, sjf.ttft_ms.mean)} against fcfs",
+        f"p99.9 wait {sjf.wait_ms.p999 / 1e3:,.1f} s; bound {bound_s:,.1f} s (fcfs's longest, and the "
+        f"{window_s:,.0f} s within which later ones may pass)",
+    ]
+
+
+# continuous against static ------------------------------------------------------------------------
+
+STATIC_REQUESTS = 4000
+
+
+def _static_cases(workload: Workload, target: Target, seed: int) -> list[Case]:
+    all_due = at_once(workload[:STATIC_REQUESTS])
+    return [
+        _case("static", {"batching": "static"}, all_due, target),
+        _case("continuous", {"batching": "continuous"}, all_due, target),
+    ]
+
+
+def _static_verdict(cases: Sequence[Case], figures: Sequence[Figures]) -> list[str]:
+    static, continuous = figures
+    multiple = continuous.output_tokens_per_s / static.output_tokens_per_s
+    wasted = static.num_padding_tokens / (static.num_input_tokens + static.num_output_tokens)
+    return [
+        f"continuous batching has {multiple:.2f} times static's throughput",
+        f"padded to the longest, static would compute {wasted:.2f} tokens in vain for each real one; here it "
+        "is spared that",
+    ]
+
+
+# A target for ITL against a fixed prefill budget --------------------------------------------------
+
+ITL_TARGET_MS = 30.0
+ITL_LOAD = 0.6
+LONG_PROMPT = 16_384
+LONG_EVERY = 25
+FIXED_BUDGET = 8192
+
+
+def _itl_cases(workload: Workload, target: Target, seed: int) -> list[Case]:
+    longest = min(LONG_PROMPT, target.max_model_len - max(arrival.num_output for arrival in workload))
+    mixed = [
+        arrival._replace(num_input=longest) if index % LONG_EVERY == 0 else arrival
+        for index, arrival in enumerate(workload)
+    ]
+    ready = _with_budget(target.ready, FIXED_BUDGET)
+    host = msgspec.structs.replace(target.host, flush_tokens=1, flush_ns=0)  # every token is seen by itself
+    plain = msgspec.structs.replace(target, ready=ready, host=host)
+    paced = at_rate(mixed, ITL_LOAD * find_capacity(mixed, plain, PATIENT))
+    return [
+        _case("fixed", {}, paced, plain),
+        _case("itl_target", {"itl_target_ms": ITL_TARGET_MS}, paced, plain),
+    ]
+
+
+def _itl_verdict(cases: Sequence[Case], figures: Sequence[Figures]) -> list[str]:
+    fixed, targeted = figures
+    return [
+        f"ITL p99 {fixed.itl_ms.p99:,.0f} -> {targeted.itl_ms.p99:,.0f} ms with a target of "
+        f"{ITL_TARGET_MS:g} ms; mean TTFT {_change(fixed.ttft_ms.mean, targeted.ttft_ms.mean)}, "
+        f"mean E2E {_change(fixed.e2e_ms.mean, targeted.e2e_ms.mean)}"
+    ]
+
+
+# A light tenant beside one that floods ------------------------------------------------------------
+
+HEAVY, LIGHT = "heavy", "light"
+LIGHT_SHARE = 0.05
+FLOOD_LOAD = 1.5
+
+
+def _fair_cases(workload: Workload, target: Target, seed: int) -> list[Case]:
+    num_light = max(2, round(LIGHT_SHARE * len(workload)))
+    light = set(random.Random(seed).sample(range(len(workload)), min(num_light, len(workload))))
+
+    def terms_of(index: int, arrival: Arrival) -> Terms:
+        return Terms(tenant=LIGHT if index in light else HEAVY)
+
+    asked = with_terms(asking(workload, MAX_TOKENS), terms_of)
+    paced = at_rate(asked, FLOOD_LOAD * find_capacity(asked, target, PATIENT))
+    alone = [arrival for arrival in paced if arrival.terms.tenant == LIGHT]
+    return [
+        _case("solo", {"policy": "fair"}, alone, target),
+        _case("fcfs", {"policy": "fcfs"}, paced, target),
+        _case("fair", {"policy": "fair"}, paced, target),
+    ]
+
+
+def _fair_verdict(cases: Sequence[Case], figures: Sequence[Figures]) -> list[str]:
+    solo, fcfs, fair = figures
+    alone = solo.ttft_ms.p99
+    beside = {each.policy: each.by_tenant[LIGHT].ttft_ms.p99 for each in (fcfs, fair)}
+    return [
+        f"TTFT p99 of the light tenant: alone {alone:,.0f} ms; beside the heavy one, which sends "
+        f"{FLOOD_LOAD:g} times what the device can bear: {beside['fair']:,.0f} ms under fair "
+        f"({beside['fair'] / alone:.2f} x), {beside['fcfs']:,.0f} ms under fcfs "
+        f"({beside['fcfs'] / alone:.1f} x)"
+    ]
+
+
+SCENARIOS = {
+    "sjf": Scenario("shortest first against first come, at 0.9 load", _sjf_cases, _sjf_verdict),
+    "static": Scenario("continuous against static batches, saturated", _static_cases, _static_verdict),
+    "itl": Scenario("an ITL target against a fixed prefill budget, long prompts", _itl_cases, _itl_verdict),
+    "fair": Scenario("a light tenant beside one that floods", _fair_cases, _fair_verdict),
+}
+
+
+def _with_budget(ready: DeviceReady, max_num_batched_tokens: int) -> DeviceReady:
+    return msgspec.structs.replace(ready, max_num_batched_tokens=max_num_batched_tokens)
+
+
+def _change(before: float, after: float) -> str:
+    return f"{before / 1e3:,.2f} -> {after / 1e3:,.2f} s ({after / before - 1:+.0%})"
