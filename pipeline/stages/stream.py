@@ -149,7 +149,7 @@ class Stream(Stage[TextBatch | Open | Rejected, StreamOptions]):
             at_ns = self.ctx.clock()
             answer.first(self._step, self._taken_ns, at_ns)
             self.ctx.trace.record(Point.FIRST_TOKEN, self.ctx.name, answer.request_id, at_ns=at_ns)
-        elif num_tokens:
+        elif num_tokens and not isinstance(answer.sink, _Gone):
             self._itl.add((now_ns - answer.last_ns) // num_tokens, num_tokens)
         answer.last_ns = now_ns
 

@@ -55,6 +55,7 @@ def check_conservation(page: Page) -> None:
         + page.total("stageline_live_requests")
         + page.total("stageline_cut_off_requests")
     )
+    assert 0 <= page.total("stageline_kv_fragmentation_ratio") < 1
     num_ended = page.total("stageline_requests_total")
     assert page.total("stageline_e2e_seconds_count") == num_ended
     assert page.total("stageline_segment_seconds_count", segment="execute.service") == num_ended

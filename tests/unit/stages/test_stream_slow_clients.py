@@ -66,6 +66,7 @@ def test_after_its_time_it_alone_is_cancelled() -> None:
         await world.rows((1, "", 0, CANCELLED), (2, "b", 1, STOP))
         assert len(world.sink.endings) == 1 and "late" not in world.sink.text
         assert other.text == "ab" and world.stage.num_live == 0
+        assert world.telemetry.itl.count == 1, "what nobody was sent is no time between tokens"
         assert world.metric('stageline_requests_total{finish_reason="cancelled"} 1.0')
         assert world.metric("stageline_cut_off_requests 0.0")
 
