@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from pipeline.core.policies.eviction import BlockCopies
 from pipeline.core.sequence import Sequence
 from pipeline.messages import NO_TOKEN, Admitted, StepPlan
 
@@ -75,11 +76,11 @@ class PlanRows:
         self._block_cols += range(len(sequence.blocks))
         self._block_ids += sequence.blocks
 
-    def grow(self, sequence: Sequence) -> None:
-        """The sequence has one block more."""
-        self._block_slots.append(sequence.slot)
-        self._block_cols.append(len(sequence.blocks) - 1)
-        self._block_ids.append(sequence.blocks[-1])
+    def grow(self, sequences: list[Sequence]) -> None:
+        """Each has one block more."""
+        self._block_slots += [each.slot for each in sequences]
+        self._block_cols += [len(each.blocks) - 1 for each in sequences]
+        self._block_ids += [each.blocks[-1] for each in sequences]
 
     def decode(self, sequences: list[Sequence]) -> None:
         """One row for each, of the one token it has to catch up: the hot path, so it goes by columns."""
@@ -118,7 +119,7 @@ class PlanRows:
         self.num_decode_tokens += count == 1 and is_last and start >= sequence.num_prompt_tokens
         self.budget -= count
 
-    def seal(self, step_id: int, now_ns: int) -> StepPlan:
+    def seal(self, step_id: int, now_ns: int, copies: BlockCopies) -> StepPlan:
         """The finished plan; the rows are given away."""
         return StepPlan(
             step_id=step_id,
@@ -134,4 +135,8 @@ class PlanRows:
             block_slots=self._block_slots,
             block_cols=self._block_cols,
             block_ids=self._block_ids,
+            saved_ids=copies.saved_ids,
+            saved_places=copies.saved_places,
+            loaded_places=copies.loaded_places,
+            loaded_ids=copies.loaded_ids,
         )

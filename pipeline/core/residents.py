@@ -49,12 +49,13 @@ class Residents:
         size = self._block_size
         return [each for each in sequences if each.num_computed >= len(each.blocks) * size]
 
-    def grow(self, sequence: Sequence) -> bool:
-        """One block more; False if none is free."""
-        blocks = self.pool.take(1)
+    def grow(self, sequences: list[Sequence]) -> bool:
+        """A block more for each; False, and none for any, if so many are not free."""
+        blocks = self.pool.take(len(sequences))
         if blocks is None:
             return False
-        sequence.blocks += blocks
+        for sequence, block in zip(sequences, blocks, strict=True):
+            sequence.blocks.append(block)
         return True
 
     def leave(self, sequence: Sequence) -> None:

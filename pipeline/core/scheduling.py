@@ -46,6 +46,8 @@ class Scheduler:
         self.residents = Residents(device)
         self.waiting = Waiting(policies)
         self.num_preemptions = 0
+        self.num_outranked = 0
+        """Preemptions for a waiting sequence; the others were for a running one to grow."""
         self.num_steps = 0
         self.num_padding_tokens = 0
         """What padded batches would have computed for nothing so far."""
@@ -175,7 +177,7 @@ class Scheduler:
         self.num_steps += 1
         self.residents.num_kv_tokens += rows.num_tokens
         self._in_flight.append(self._flight(rows))
-        return rows.seal(self.num_steps, now_ns)
+        return rows.seal(self.num_steps, now_ns, self.policies.eviction.copies())
 
     def apply(self, sampled: SampledBatch, taken_ns: int) -> Flight:
         """Take in the oldest step in flight: append its tokens, end what is at its end."""
@@ -238,19 +240,22 @@ class Scheduler:
     def _grow(self, decoding: list[Sequence], rows: PlanRows) -> list[Sequence]:
         """See to it that each holds the block that its token is written to; those that still run."""
         short = self.residents.short(decoding)
-        for sequence in short:
-            while sequence.slot >= 0 and not self.residents.grow(sequence):
-                self._preempt(self.policies.preemption.victim(self.residents.running.values()))
-        for sequence in short:
-            if sequence.slot >= 0:
-                rows.grow(sequence)
-        return [each for each in decoding if each.slot >= 0] if short else decoding
+        if not self.residents.grow(short):
+            for sequence in short:
+                while sequence.slot >= 0 and not self.residents.grow([sequence]):
+                    self._preempt(self.policies.preemption.victim(self.residents.running.values()))
+            decoding = [each for each in decoding if each.slot >= 0]
+            short = [each for each in short if each.slot >= 0]
+        rows.grow(short)
+        return decoding
 
     def _make_way(self, now_ns: int) -> None:
         """Preempt for the first in order, where it outranks enough of the running to fit then."""
         head = self.waiting.head(now_ns)
         if head is not None and not self.residents.fits(head):
-            for victim in self.policies.preemption.victims(head, self.residents):
+            victims = self.policies.preemption.victims(head, self.residents)
+            self.num_outranked += len(victims)
+            for victim in victims:
                 self._preempt(victim)
 
     def _admit(self, rows: PlanRows, now_ns: int) -> None:

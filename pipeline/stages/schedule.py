@@ -232,8 +232,11 @@ class Schedule(Stage[Any, ScheduleOptions]):
             "requests_running": scheduler.num_running,
             "requests_waiting": scheduler.num_waiting,
             "preemptions_total": scheduler.num_preemptions,
+            "preemptions_outranked_total": scheduler.num_outranked,
+            "padding_tokens_total": scheduler.num_padding_tokens,
             "steps_total": scheduler.num_steps,
             "steps_in_flight": scheduler.num_in_flight,
             "kv_blocks": scheduler.pool.num_blocks,
             "kv_blocks_used": scheduler.pool.num_owned,
+            **scheduler.policies.gauges(),
         }

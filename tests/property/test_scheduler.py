@@ -15,6 +15,7 @@ from hypothesis.stateful import (
 )
 
 from pipeline.core.policies import SchedulingOptions, make_policies
+from pipeline.core.policies.eviction import Swap
 from pipeline.core.scheduling import Scheduler
 from pipeline.messages import (
     NO_TOKEN,
@@ -74,11 +75,26 @@ class SchedulerMachine(RuleBasedStateMachine):
         num_blocks=st.integers(3, 12),
         max_num_seqs=st.integers(1, 5),
         max_num_batched_tokens=st.integers(5, 24),
+        num_host_blocks=st.sampled_from([0, 2, 5, 30]),
+        block_copy_ns=st.sampled_from([1, 1, 10**9]),
     )
     def begin(
-        self, data: st.DataObject, num_blocks: int, max_num_seqs: int, max_num_batched_tokens: int
+        self,
+        data: st.DataObject,
+        num_blocks: int,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        num_host_blocks: int,
+        block_copy_ns: int,
     ) -> None:
-        device = DeviceReady(num_blocks, BLOCK, max_num_seqs, max_num_batched_tokens)
+        device = DeviceReady(
+            num_blocks,
+            BLOCK,
+            max_num_seqs,
+            max_num_batched_tokens,
+            num_host_blocks=num_host_blocks,
+            block_copy_ns=block_copy_ns,
+        )
         self.scheduler = Scheduler(device, (40,), make_policies(data.draw(options(self.policy)), device))
         self.runner = CheckingRunner(device)
         self.flying: deque[StepHandle] = deque()
@@ -189,6 +205,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert len(self.scheduler.residents.running) <= self.scheduler.device.max_num_seqs
 
     @invariant()
+    def host_places_are_conserved(self) -> None:
+        eviction = self.scheduler.policies.eviction if hasattr(self, "scheduler") else None
+        if isinstance(eviction, Swap):
+            held = [place for places in eviction._kept.values() for place in places]
+            assert len(held) == len(set(held)) == eviction.places.num_owned
+            waiting = {k for k, each in self.scheduler._live.items() if each.slot < 0}
+            assert set(eviction._kept) <= waiting
+            assert set(eviction._saves) <= set(held)
+
+    @invariant()
     def who_waits_is_in_the_order(self) -> None:
         if not hasattr(self, "scheduler"):
             return
@@ -215,6 +241,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.tell()
         assert self.scheduler.is_idle, "it never comes to rest"
         assert self.scheduler.pool.num_free == self.scheduler.pool.num_blocks
+        assert self.scheduler.policies.eviction.gauges().get("host_blocks_used", 0) == 0
         for request_id, request in self.requests.items():
             self.check_answer(request_id, request)
 
@@ -293,7 +320,7 @@ MACHINES = [Fcfs, Priority, Sjf, Fair, Deadline]
 @pytest.mark.parametrize("machine", MACHINES)
 def test_scheduler(machine: type[SchedulerMachine]) -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        machine, settings=settings(max_examples=200, stateful_step_count=60, deadline=None)
+        machine, settings=settings(max_examples=200, stateful_step_count=50, deadline=None)
     )
 
 

@@ -5,9 +5,9 @@ tenant that begins to wait is lifted to the lowest of those who wait, so idle ti
 
 Bound (the theorem there for backlogged clients). Take two tenants who both have requests waiting all through
 an interval, and service as prompt_weight * prompt tokens + output_weight * output tokens, over the tenant's
-weight. Theirs differ by at most 2 * max(prompt_weight * longest prompt, output_weight * M), where M is how many
-tokens the sequences on the device can have together. A device that runs one request at a time thus keeps them
-within two maximal requests of each other.
+weight. Theirs differ by at most 2 * max(prompt_weight * longest prompt, output_weight * M), where M is how
+many tokens the sequences on the device can have together. A device that runs one request at a time thus keeps
+them within two maximal requests of each other.
 """
 
 from collections import Counter, defaultdict

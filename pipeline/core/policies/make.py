@@ -11,9 +11,9 @@ from pipeline.core.import_path import resolve
 from pipeline.core.length_prediction import JudgedLengths, LengthPredictor, QuantileLengths
 from pipeline.core.policies.batching import Continuous, Gather, Static
 from pipeline.core.policies.bypass import Bypass
-from pipeline.core.policies.contracts import Batching, Order, PrefillBudget
+from pipeline.core.policies.contracts import Batching, Eviction, Order, PrefillBudget
 from pipeline.core.policies.deadline import DeadlineOrder, Targets
-from pipeline.core.policies.eviction import Recompute
+from pipeline.core.policies.eviction import Recompute, Swap
 from pipeline.core.policies.fair import FairOrder
 from pipeline.core.policies.keyed import KeyedOrder, PriorityOrder, length_shift
 from pipeline.core.policies.options import SchedulingOptions
@@ -86,6 +86,7 @@ def make_policies(options: SchedulingOptions, device: DeviceReady) -> Policies:
     parts = Parts(options, device)
     order: Order = _make("policy", options.policy, ORDERS, Order, parts)
     budget = _budget(parts)
+    eviction: Eviction = Swap(device, parts.cost) if device.num_host_blocks else Recompute()
     predictor = _make("length_predictor", options.length_predictor, PREDICTORS, LengthPredictor, parts)
     return Policies(
         order=order,
@@ -93,7 +94,7 @@ def make_policies(options: SchedulingOptions, device: DeviceReady) -> Policies:
         budget=budget,
         bypass=Bypass(options.max_bypasses, _ns(options.bypass_ms)),
         preemption=Preemption(order, options.max_preemptions),
-        eviction=Recompute(),
+        eviction=eviction,
         shedding=Shedding(_limits(options, order)),
         lengths=JudgedLengths(predictor),
         cost=parts.asked_cost,

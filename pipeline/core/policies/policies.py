@@ -24,3 +24,13 @@ class Policies:
     lengths: JudgedLengths
     cost: StepCost | None
     """Is told of every step; None where no policy asks what steps cost."""
+
+    def gauges(self) -> dict[str, float]:
+        """What of them is to be seen in the metrics."""
+        return {
+            "bypasses_total": self.bypass.num_passes,
+            "shed_total": self.shedding.num_shed,
+            "predicted_lengths_total": self.lengths.num_judged,
+            "predicted_length_error_tokens_total": self.lengths.error_tokens,
+            **self.eviction.gauges(),
+        }
