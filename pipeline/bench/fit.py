@@ -7,12 +7,12 @@ from pathlib import Path
 
 import msgspec
 
-from pipeline.assemble import Blueprint, runner_factory
 from pipeline.bench.samples import Load
 from pipeline.bench.step_grid import REPEATS, grid, time_grid
 from pipeline.checkpoint.card import ModelCard
 from pipeline.errors import ConfigError
 from pipeline.messages import DeviceReady
+from pipeline.runtime.bridge import RunnerFactory
 from pipeline.simulate.fitting import fit_host, fit_steps, timed_steps
 from pipeline.simulate.host import HostCosts
 from pipeline.simulate.measured import VERSION, Measured
@@ -22,16 +22,15 @@ Progress = Callable[[int, int], None]
 """Steps done, and of how many."""
 
 
-def fit_here(blueprint: Blueprint, card: ModelCard, load: Load, progress: Progress) -> Measured:
-    """Run the grid on the configured runner; tens of seconds. Host costs are the defaults."""
-    runner = runner_factory(blueprint, card).open()
+def fit_here(factory: RunnerFactory, card: ModelCard, max_model_len: int, progress: Progress) -> Measured:
+    """Run the grid on a runner; tens of seconds on a CPU. Host costs are the defaults."""
+    runner = factory.open()
     try:
         ready = runner.capacity
         assert isinstance(ready, DeviceReady), "every runner says what it holds"
-        max_model_len = blueprint.config.model.max_model_len or card.architecture.max_position
         compositions = grid(ready, max_model_len)
         total = len(compositions) * REPEATS
-        timed = time_grid(runner, load, compositions, lambda done: progress(done, total))
+        timed = time_grid(runner, Load.of(card, 1), compositions, lambda done: progress(done, total))
     finally:
         runner.close()
     terms, residual = fit_steps(timed)

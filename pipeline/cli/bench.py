@@ -157,12 +157,13 @@ def run_planning(args: argparse.Namespace) -> int:
 
 def run_fit(args: argparse.Namespace, blueprint: assemble.Blueprint, card: ModelCard) -> int:
     """Fit, write the file, and say how far the fit is from what was measured."""
+    max_model_len = blueprint.config.model.max_model_len or card.architecture.max_position
     if args.fit:
-        max_model_len = blueprint.config.model.max_model_len or card.architecture.max_position
         measured = fit_evidence(read_evidence(Path(args.fit)), card, max_model_len)
     else:
+        runner = _fake_runner(args.rows) if args.fake else assemble.runner_factory(blueprint, card)
         with _progress("timing steps") as progress:
-            measured = fit_here(blueprint, card, Load.of(card, 1), progress)
+            measured = fit_here(runner, card, max_model_len, progress)
     out = args.out or Path("measured.json")
     try:
         out.write_bytes(encode(measured))
