@@ -143,9 +143,12 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         config = tmp_path / "test.toml"
         config.write_text(TOML)
-        got = run(*STAGELINE, "serve", "--config", str(config), "--port", str(port))
-    assert got.returncode == 2
+        serve = (*STAGELINE, "serve", "--config", str(config))
+        got = run(*serve, "--port", str(port), "--admin-port", "0")
+        admin = run(*serve, "--port", "0", "--admin-port", str(port))
+    assert got.returncode == admin.returncode == 2
     assert f"port = {port}" in got.stderr and "Traceback" not in got.stderr
+    assert f"admin.port = {port}" in admin.stderr and "another Stageline" in admin.stderr
 
 
 @pytest.mark.parametrize(

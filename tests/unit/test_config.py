@@ -5,7 +5,7 @@ import msgspec
 import pytest
 
 from pipeline.checkpoint.reference import DEFAULT_REFERENCE
-from pipeline.config import convert_options, load, loads, override
+from pipeline.config import AdminConfig, convert_options, load, loads, override
 from pipeline.errors import ConfigError
 from pipeline.topology import NODES
 
@@ -164,6 +164,13 @@ def test_options_that_must_be_set() -> None:
 def test_options_are_converted() -> None:
     options = convert_options("c", "k", {"share": 1, "size": 4, "names": ["a"]}, Options)
     assert options == Options(share=1.0, size=4, names=["a"])
+
+
+def test_override_of_the_admin_port() -> None:
+    config = loads("[admin]\nenabled = false\nport = 7", "config.toml")
+    assert override(config).admin == config.admin
+    assert override(config, admin_port=0).admin == AdminConfig(enabled=True, port=0)
+    assert override(loads("", "config.toml"), admin_port="off").admin == AdminConfig(enabled=False)
 
 
 def test_override() -> None:

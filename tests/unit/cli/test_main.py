@@ -59,7 +59,17 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"stageline {__version__}\n"
 
 
-@pytest.mark.parametrize("argv", [[], ["sevre"], ["trace"], ["serve", "--port", "http"]])
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["sevre"],
+        ["trace"],
+        ["serve", "--port", "http"],
+        ["serve", "--admin-port", "no"],
+        ["serve", "--admin-port", "65536"],
+    ],
+)
 def test_a_wrong_command_line_is_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as raised:
         main(argv)
