@@ -107,8 +107,8 @@ async def blocked_loop(_: Server) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def gc_storm(_: Server) -> AsyncIterator[None]:
-    """Two million objects that the collector has to look at, and somebody who makes it look."""
-    heap = [[k] for k in range(2_000_000)]
+    """A million and a half objects that the collector has to look at, and somebody who makes it look."""
+    heap = [[k] for k in range(1_500_000)]
 
     async def collect() -> None:
         while heap:

@@ -42,19 +42,19 @@ SCENARIOS = (
     Scenario(
         "too few KV blocks",
         Constraint.KV_CAPACITY,
-        closed_loop(16, 2.0, 60, 60),
+        closed_loop(16, 1.5, 60, 50),
         device(Price(), replace(ROOMY, num_blocks=32)),
     ),
     Scenario(
         "huge prefills among decodes",
         Constraint.TOKEN_BUDGET,
-        both(closed_loop(6, 3.0, 16, 40), closed_loop(1, 3.0, 6000, 2)),
+        both(closed_loop(6, 2.0, 16, 30), closed_loop(1, 2.0, 6000, 2)),
         device(Price(base=8, prefill=0.05)),
     ),
     Scenario(
         "batch cap of 1",
         Constraint.BATCH_CAP,
-        closed_loop(12, 2.5, 20, 10),
+        closed_loop(12, 2.0, 20, 8),
         device(Price(), replace(ROOMY, max_num_seqs=1)),
     ),
     Scenario(
@@ -87,7 +87,7 @@ SCENARIOS = (
     Scenario(
         "GC storm",
         Constraint.GARBAGE_COLLECTOR,
-        closed_loop(6, 3.5, 20, 20),
+        closed_loop(6, 3.0, 20, 20),
         fault=gc_storm,
     ),
     Scenario(
@@ -105,7 +105,7 @@ SCENARIOS = (
     Scenario(
         "device memory bandwidth",
         Constraint.DEVICE_BANDWIDTH,
-        both(closed_loop(4, 3.0, 4000, 40), closed_loop(12, 3.0, 200, 20)),
+        both(closed_loop(4, 2.0, 4000, 30), closed_loop(12, 2.0, 200, 20)),
         device(Price(base=2, prefill=0.002, row=0.05, kv=0.002)),
     ),
     Scenario("idle server", None, nothing(1.2)),
