@@ -55,6 +55,7 @@ class _Entry:
     share: float = 0.0
     started_ns: int | None = None
     """When it got its slot."""
+    is_released: bool = False
 
 
 class Gate:
@@ -146,10 +147,11 @@ class Gate:
             self._prefill.count(num_tokens)
 
     def released(self, request_id: int, now_ns: int) -> None:
-        """It has ended since `planned`, and given back what it held."""
+        """It has ended since `planned`, and given back what it held. A no-op for one that held nothing."""
         entry = self._entries.get(request_id)
-        if entry is None or entry.started_ns is None:
+        if entry is None or entry.started_ns is None or entry.is_released:
             return
+        entry.is_released = True
         lifetime_ns = now_ns - entry.started_ns
         self._lifetime_ns += _GAIN * (lifetime_ns - self._lifetime_ns) if self._lifetime_ns else lifetime_ns
         if self._is_full:

@@ -10,17 +10,21 @@ timer wakes the stage for the earliest of these.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from itertools import compress
 from typing import Annotated, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from pipeline.checkpoint.card import ModelCard
+from pipeline.core.gate import Gate
 from pipeline.core.plan_rows import Flight
 from pipeline.core.policies import SchedulingOptions, make_policies
 from pipeline.core.scheduling import Scheduler
 from pipeline.messages import (
     Cancel,
     DeviceReady,
+    FinishReason,
     Pause,
     Rejected,
     Resume,
@@ -60,6 +64,7 @@ class Schedule(Stage[Any, ScheduleOptions]):
         self._taken_ns = 0
         self._awaits_room = False
         self._device_end_ns = 0
+        self._gate = ctx.resource(Gate)
         self._journal = ctx.resource(Telemetry).journal
         self._plans = ctx.outlet(StepPlan)
         self._tokens = ctx.outlet(TokenBatch)
@@ -88,6 +93,8 @@ class Schedule(Stage[Any, ScheduleOptions]):
         self._plan()
         self._tell()
         self._set_timer()
+        residents = self._scheduler.residents
+        self._gate.planned(residents.num_free_slots, residents.pool.num_free, self._taken_ns)
 
     async def drain(self) -> None:
         while not self._scheduler.is_idle:
@@ -103,10 +110,14 @@ class Schedule(Stage[Any, ScheduleOptions]):
         policies = make_policies(self.options, ready)
         self._scheduler = Scheduler(ready, self.ctx.resource(ModelCard).eos_ids, policies)
         self._is_open = True
+        max_wait_ms = self.options.max_wait_ms
+        self._gate.open(ready, None if max_wait_ms is None else int(max_wait_ms * 1e6))
         self.ctx.resource(Telemetry).watch(self._gauges)
+        self.ctx.resource(Telemetry).watch(self._gate.gauges)
         self.ctx.resource(Telemetry).occupancy = self._occupancy
 
     def _add(self, request: TokenizedRequest) -> None:
+        self._gate.tokenized(request.request_id, len(request.token_ids))
         rejected = self._scheduler.add(request)
         if rejected is not None:
             self._refuse(rejected)
@@ -117,6 +128,8 @@ class Schedule(Stage[Any, ScheduleOptions]):
 
     def _cancel(self, cancel: Cancel) -> None:
         self._scheduler.cancel(cancel.request_id, cancel.reason)
+        if cancel.reason is FinishReason.STOP:  # all others get a terminal row, and are seen there
+            self._gate.released(cancel.request_id, self._taken_ns)
 
     def _pause(self, pause: Pause) -> None:
         self._scheduler.pause(pause.request_id, is_paused=True)
@@ -126,6 +139,7 @@ class Schedule(Stage[Any, ScheduleOptions]):
 
     def _apply(self, sampled: SampledBatch) -> None:
         flight = self._scheduler.apply(sampled, self._taken_ns)
+        self._gate.prefilled(flight.num_prefill_tokens)
         self.ctx.trace.record(Point.APPLIED, self.ctx.name, sampled.step_id, len(sampled.token_ids))
         self._record(flight, sampled.times_ns)
 
@@ -139,7 +153,7 @@ class Schedule(Stage[Any, ScheduleOptions]):
 
     def _shed(self) -> None:
         for rejected in self._scheduler.shed(self._taken_ns):
-            self._refuse(rejected)
+            self._refuse(replace(rejected, retry_after_s=self._gate.retry_after_s()))
 
     def _refuse(self, rejected: Rejected) -> None:
         self.service.num_errors += 1
@@ -163,8 +177,12 @@ class Schedule(Stage[Any, ScheduleOptions]):
             self._await_room()
             return
         batch = self._scheduler.take_tokens(self.ctx.clock())
-        if batch is not None:
-            self._tokens.offer(batch)
+        if batch is None:
+            return
+        if any(batch.finish_reasons):
+            for request_id in compress(batch.request_ids, batch.finish_reasons):
+                self._gate.released(request_id, self._taken_ns)
+        self._tokens.offer(batch)
 
     def _await_room(self) -> None:
         if not self._awaits_room:
@@ -193,6 +211,7 @@ class Schedule(Stage[Any, ScheduleOptions]):
         trace, name = self.ctx.trace, self.ctx.name
         trace.record(Point.PLAN, name, plan.step_id, len(plan.token_ids), plan.planned_ns)
         for request_id in plan.request_ids[len(plan.request_ids) - len(plan.admitted) :]:
+            self._gate.started(request_id, plan.planned_ns)
             trace.record(Point.SCHEDULED, name, request_id, at_ns=plan.planned_ns)
         for request_id in self._scheduler.last_preempted_ids:
             trace.record(Point.PREEMPTED, name, request_id, at_ns=plan.planned_ns)
