@@ -4,6 +4,7 @@ import torch
 
 from pipeline.checkpoint.card import Architecture
 from pipeline.gpu.api import KvLayout, LayerKv
+from pipeline.gpu.memory import zeros
 
 
 def block_bytes(architecture: Architecture, block_size: int, dtype: torch.dtype) -> int:
@@ -22,8 +23,7 @@ def new_kv_cache(
 ) -> list[LayerKv]:
     """One zeroed (k, v) pair a layer. Zeroed, since a masked position still takes part with weight 0."""
     shape = layout.kv_shape(num_blocks, block_size, architecture.num_kv_heads, architecture.head_dim)
-
-    def zeros() -> torch.Tensor:
-        return torch.zeros(shape, dtype=dtype, device=device)
-
-    return [LayerKv(zeros(), zeros()) for _ in range(architecture.num_layers)]
+    return [
+        LayerKv(zeros(shape, dtype, device), zeros(shape, dtype, device))
+        for _ in range(architecture.num_layers)
+    ]

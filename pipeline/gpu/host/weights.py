@@ -1,6 +1,5 @@
 """A checkpoint's tensors, packed one by one into one stretch of memory in the kernels' order (pack.h)."""
 
-import mmap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from pipeline.checkpoint.card import Architecture
 from pipeline.gpu.host import library as abi
+from pipeline.gpu.memory import huge_zeros
 from pipeline.gpu.tensors import Shapes, checked
 
 GROUP = 64
@@ -55,13 +55,10 @@ class PackedLinear:
 
 
 class Arena:
-    """Zeroed memory in huge pages where the system has them: fewer address translations a step."""
+    """One stretch of memory, handed out from its start."""
 
     def __init__(self, num_bytes: int) -> None:
-        memory = mmap.mmap(-1, max(num_bytes, 1))
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            memory.madvise(mmap.MADV_HUGEPAGE)
-        self._bytes = np.frombuffer(memory, np.uint8)
+        self._bytes = huge_zeros(num_bytes)
         self._used = 0
 
     def take(self, num_bytes: int) -> npt.NDArray[np.uint8]:

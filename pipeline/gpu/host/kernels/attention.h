@@ -69,13 +69,26 @@ struct Span {
     }
 };
 
+// Into the second-level cache. Strips lie scattered, too short for the CPU to foresee: without this, attention
+// of 64 rows takes 1.6 times as long.
+inline void fetch(const bf16* two_lines) {
+    __builtin_prefetch(two_lines, 0, 2);
+    __builtin_prefetch(two_lines + 2 * LANES, 0, 2);
+}
+
+constexpr int STRIPS_AHEAD = 3;
+
 template <int R>
-void score(Span& span, const bf16* q, const bf16* keys) {  // q [R][head_dim]
+void score(Span& span, const bf16* q, const bf16* keys, const bf16* values) {  // q [R][head_dim]
     for (int i = 0; i < span.num_strips; ++i) {
         const bf16* k = keys + span.strips[i];
+        const bf16* later = keys + span.strips[std::min(i + STRIPS_AHEAD, span.num_strips - 1)];
+        const bf16* v = values + span.strips[i];
         Floats even[R], odd[R];
         for (int r = 0; r < R; ++r) even[r] = odd[r] = zero();
-        for (int d = 0; d < span.head_dim; d += 4, k += 4 * STRIP) {
+        for (int d = 0; d < span.head_dim; d += 4, k += 4 * STRIP, later += 4 * STRIP, v += 4 * STRIP) {
+            fetch(later);
+            fetch(v);
             const Packed k0 = load_packed(k), k1 = load_packed(k + 2 * STRIP);
 #pragma GCC unroll 8
             for (int r = 0; r < R; ++r) {
@@ -143,7 +156,7 @@ template <int R>
 void attend_span(const Tile& tile, const Heads& heads, int number, const bf16* q, const bf16* keys,
                  const bf16* values, Partial& partial) {
     Span span(tile, heads.kv, number);
-    score<R>(span, q, keys);
+    score<R>(span, q, keys, values);
     for (int r = 0; r < R; ++r) soften(span, r, tile.limit_of(r), heads.scale, partial);
     mix<R>(span, values, partial.out);
 }
