@@ -111,7 +111,7 @@ class Schedule(Stage[Any, ScheduleOptions]):
         self._scheduler = Scheduler(ready, self.ctx.resource(ModelCard).eos_ids, policies)
         self._is_open = True
         max_wait_ms = self.options.max_wait_ms
-        self._gate.open(ready, None if max_wait_ms is None else int(max_wait_ms * 1e6))
+        self._gate.open(ready, int(max_wait_ms * 1e6) if max_wait_ms else None)
         self.ctx.resource(Telemetry).watch(self._gauges)
         self.ctx.resource(Telemetry).watch(self._gate.gauges)
         self.ctx.resource(Telemetry).occupancy = self._occupancy

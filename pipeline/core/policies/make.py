@@ -128,7 +128,7 @@ def _budget(parts: Parts) -> PrefillBudget:
 
 
 def _limits(options: SchedulingOptions, order: Order) -> list[Limit]:
-    limits = [patience(None if options.max_wait_ms is None else _ns(options.max_wait_ms))]
+    limits = [patience(_ns(options.max_wait_ms) if options.max_wait_ms else None)]
     if options.late == "shed" and isinstance(order, DeadlineOrder):
         limits.append(Limit("deadline_missed", "it can no longer be in time", order.start_by_ns))
     return limits

@@ -55,5 +55,6 @@ class SchedulingOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """and for so long."""
     max_preemptions: Annotated[int, msgspec.Meta(ge=0)] = 3
     """Of one request, as long as there is another to preempt."""
-    max_wait_ms: Positive | None = 30_000.0
-    """The longest that a request waits for the device; less if half its patience is. Then it is dropped."""
+    max_wait_ms: NotNegative | None = 30_000.0
+    """The longest that a request waits for the device; less if half its patience is. Then it is dropped.
+    0, or none: without limit."""
