@@ -3,7 +3,8 @@
 Only the module of the command that is asked for is imported, so that --help and chat do not wait for what
 serve needs.
 
-Exit status: 0 done, 1 the command failed, 2 the configuration or the command line is wrong, 130 interrupted.
+Exit status: 0 done, 1 the command failed, 2 the configuration or the command line is wrong, 130 interrupted;
+doctor adds 3 and 4.
 """
 
 import argparse

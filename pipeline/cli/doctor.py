@@ -58,6 +58,8 @@ def run(args: argparse.Namespace) -> int:
 def _live(args: argparse.Namespace) -> int:
     while True:
         body = fetch(args.url, args.last)
+        if args.watch and not args.json:
+            Console().rule(time.strftime("%H:%M:%S"))
         status = _tell(body, args.url, args.json)
         if args.save is not None:
             _save(args.save, body)

@@ -63,8 +63,14 @@ def found(
     constraint: Constraint, title: str, share: Share, evidence: str, advice: tuple[Advice, ...], worse: str
 ) -> Finding:
     """The share's numbers end the evidence."""
-    severity = "severe" if share.share >= SEVERE_SHARE else "notable"
     what = f"It explains {share.share:.0%} of {share.of} ({share.ns / 1e6:,.0f} ms)." if share.ns else ""
     return Finding(
-        constraint, title, share.share, share.of, severity, f"{evidence} {what}".rstrip(), advice, worse
+        constraint=constraint,
+        title=title,
+        share=share.share,
+        of=share.of,
+        severity="severe" if share.share >= SEVERE_SHARE else "notable",
+        evidence=f"{evidence} {what}".rstrip(),
+        advice=advice,
+        worse=worse,
     )

@@ -1,6 +1,7 @@
 """What the doctor says: plain values, ready for JSON."""
 
 from enum import StrEnum
+from typing import Literal
 
 import msgspec
 
@@ -52,8 +53,8 @@ class Finding(msgspec.Struct, frozen=True):
     """How much of `of` it explains, 0 to 1."""
     of: str
     """`p99 TTFT`, `p99 E2E` or `requests offered`."""
-    severity: str
-    """`severe` from half of it on, else `notable`."""
+    severity: Literal["severe", "notable"]
+    """severe: it explains half or more."""
     evidence: str
     advice: tuple[Advice, ...]
     worse: str

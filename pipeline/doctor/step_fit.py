@@ -16,6 +16,8 @@ from pipeline.telemetry import StepRecord
 
 MIN_STEPS = 20
 """Fewer steps than this fit anything."""
+MAX_STEPS = 2048
+"""Of more, only some are fitted: a judgement must not hold the server up (20 us a step)."""
 MAX_CORRELATION = 0.95
 """Of rows and context. Above it a least-squares fit divides their time between them by chance."""
 MIN_VARIATION = 0.1
@@ -52,8 +54,9 @@ def fit(steps: Sequence[StepRecord]) -> StepFit | None:
     """None where there are too few steps to tell."""
     if len(steps) < MIN_STEPS:
         return None
-    cost = StepCost(memory_steps=10 * len(steps))  # all count about the same
-    for step in steps:
+    fitted = steps[:: 1 + len(steps) // MAX_STEPS]
+    cost = StepCost(memory_steps=10 * len(fitted))  # all count about the same
+    for step in fitted:
         cost.observe(
             step.num_prefill_tokens, step.num_decode_tokens, step.num_kv_tokens, step.end_ns - step.begin_ns
         )

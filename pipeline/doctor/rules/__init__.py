@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 from pipeline.doctor.diagnosis import Finding
 from pipeline.doctor.facts import Facts
-from pipeline.doctor.rules.device import device_bandwidth, device_compute, host_gap, sampler
+from pipeline.doctor.rules.device import device_bandwidth, device_compute
 from pipeline.doctor.rules.door import admission, tokenizer
+from pipeline.doctor.rules.host import host_gap, sampler
 from pipeline.doctor.rules.process import event_loop, garbage_collector
 from pipeline.doctor.rules.queue import batch_cap, kv_capacity, token_budget
 from pipeline.doctor.rules.text import detokenizer, slow_clients

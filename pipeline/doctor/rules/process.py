@@ -36,25 +36,17 @@ def event_loop(facts: Facts) -> Finding | None:
 
 def garbage_collector(facts: Facts) -> Finding | None:
     """Collections stop all threads for a share of the time, each time for all live requests."""
-    if not _is_collector(facts):
-        return None
-    share = noticeable(facts, _stall_blame(facts, _long_lags(facts)) or Blame())
-    lost = _gc_share(facts)
-    tail = facts.p99
-    share = max(
-        filter(None, (share, noticeable(facts, Blame(lost * tail.ttft_ns, lost * tail.e2e_ns)))), default=None
-    )
-    if share is None:
+    share = noticeable(facts, _collector_blame(facts))
+    if share is None or not _is_collector(facts):
         return None
     first, last = facts.samples[0], facts.samples[-1]
-    num = last.gc_pauses - first.gc_pauses
-    mean_ms = (last.gc_pause_ns - first.gc_pause_ns) / max(1, num) / 1e6
+    longest_ns = max(sample.gc_longest_ns for sample in facts.later)
     return found(
         Constraint.GARBAGE_COLLECTOR,
         "The garbage collector stops the server",
         share,
-        f"{num} collections of {mean_ms:.1f} ms took {lost:.0%} of the time; RSS is "
-        f"{last.rss_bytes / 2**20:,.0f} MiB.",
+        f"{last.gc_pauses - first.gc_pauses} collections took {_gc_share(facts):.0%} of the time, the longest "
+        f"{longest_ns / 1e6:,.0f} ms; RSS is {last.rss_bytes / 2**20:,.0f} MiB.",
         (
             Advice(
                 "stages.*.use",
@@ -81,6 +73,12 @@ def _stall_blame(facts: Facts, lags: list[int]) -> Blame:
         min(tail.ttft_ns, max(share * tail.ttft_ns, one_ns)),
         min(tail.e2e_ns, max(share * tail.e2e_ns, one_ns)),
     )
+
+
+def _collector_blame(facts: Facts) -> Blame:
+    """Its share of everything, or more where single collections are long."""
+    stalls, lost = _stall_blame(facts, _long_lags(facts)), _gc_share(facts)
+    return Blame(max(stalls.ttft_ns, lost * facts.p99.ttft_ns), max(stalls.e2e_ns, lost * facts.p99.e2e_ns))
 
 
 def _gc_share(facts: Facts) -> float:

@@ -5,10 +5,16 @@ from statistics import fmean
 from pipeline.doctor.blame import Blame, found, noticeable, segments
 from pipeline.doctor.diagnosis import Advice, Constraint, Finding
 from pipeline.doctor.facts import Facts
-from pipeline.doctor.rules.device import is_text_bound
 
+TEXT_BUSY = 0.5
+"""Of the one event loop: text work that takes half of it leaves too little for all else."""
 BYTES_PER_TOKEN = 8
 """Of a frame with its share of JSON around the text; what one token costs a client's buffer."""
+
+
+def is_text_bound(facts: Facts) -> bool:
+    """Detokenize itself takes the loop's time (what it waits for stream is not counted)."""
+    return facts.stage("detokenize").peak_utilisation - facts.blocked_share("stream") > TEXT_BUSY
 
 
 def detokenizer(facts: Facts) -> Finding | None:
