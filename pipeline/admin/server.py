@@ -17,6 +17,7 @@ from pipeline.errors import ConfigError
 from pipeline.stages.ingress.replies import quiet_logger, replies
 
 _WRITE_TIMEOUT_S = 5.0
+_KEEPALIVE_S = 15.0
 _GOODBYE_S = 0.5
 
 
@@ -42,6 +43,7 @@ class AdminServer:
         runner = web.AppRunner(
             self._application(),
             handler_cancellation=True,  # a page that is closed ends its feed at once
+            keepalive_timeout=_KEEPALIVE_S,
             access_log=None,
             logger=quiet_logger(self._log),
             shutdown_timeout=_GOODBYE_S,

@@ -92,7 +92,10 @@ export class StepChart {
   }
 }
 
-/** One cell a block, or a few blocks where there are many. */
+const LEAST_PX = 5;
+const MAP_PX = 200;
+
+/** One square a block, or a few blocks where there are many. */
 export class BlockChart {
   constructor(parent, note) {
     this.note = note;
@@ -104,27 +107,36 @@ export class BlockChart {
   show(map) {
     if (!map) return;
     this.map = map;
-    const each = map.blocks_per_cell > 1 ? ` A cell is ${map.blocks_per_cell} blocks.` : "";
-    say(this.note, `${short(map.num_used)} of ${short(map.num_blocks)} used, ${percent(map.num_used / map.num_blocks)}.${each}`);
-    this.canvas.describe(`KV blocks: ${this.note.textContent}`);
     this.canvas.redraw();
   }
 
-  /** Cells as large as fit into about 150 000 square pixels, or a square of the width. */
+  /** Squares that fill about 200 pixels of height; where they would be too small, several cells share one. */
   layout(width) {
     const count = this.map?.used.length ?? 1;
-    const size = Math.max(5, Math.min(14, Math.floor(Math.sqrt(width * 200 / count))));
+    const most = Math.max(1, Math.floor(width / LEAST_PX) * Math.floor(MAP_PX / LEAST_PX));
+    const merged = Math.ceil(count / most);
+    const squares = Math.ceil(count / merged);
+    const size = Math.max(LEAST_PX, Math.min(14, Math.floor(Math.sqrt(width * MAP_PX / squares))));
     const columns = Math.max(1, Math.floor(width / size));
-    return { size, columns, height: Math.max(60, Math.ceil(count / columns) * size) };
+    return { merged, squares, size, columns, height: Math.max(60, Math.ceil(squares / columns) * size) };
+  }
+
+  describe(blocks) {
+    const { num_used: some, num_blocks: all } = this.map;
+    const each = blocks > 1 ? ` A square is ${blocks} blocks.` : "";
+    say(this.note, `${short(some)} of ${short(all)} used, ${percent(some / all)}.${each}`);
+    this.canvas.describe(`KV blocks: ${this.note.textContent}`);
   }
 
   paint(context, width) {
     if (!this.map) return;
-    const { size, columns } = this.layout(width);
+    const { merged, squares, size, columns } = this.layout(width);
+    this.describe(merged * this.map.blocks_per_cell);
     const { used, free } = colours();
     const inset = size > 6 ? 2 : 1;
-    for (let i = 0; i < this.map.used.length; i++) {
-      const level = Number(this.map.used[i]);
+    for (let i = 0; i < squares; i++) {
+      const cells = this.map.used.slice(i * merged, (i + 1) * merged);
+      const level = Math.ceil([...cells].reduce((sum, digit) => sum + Number(digit), 0) / cells.length);
       const [x, y] = [(i % columns) * size, Math.floor(i / columns) * size];
       context.globalAlpha = 1;
       context.fillStyle = free;

@@ -98,15 +98,16 @@ export class Picture {
     );
     const queue = svg("rect", { x: at.x + 10, y: at.bottom - 12, width: 5, height: 0, rx: 2.5, class: "queue" });
     const swatch = svg("rect", { x: left, y: at.y + 14, width: 9, height: 9, rx: 2, class: `fill-${name}` });
-    const track = svg("rect", { x: left, y: at.y + 33, width: inner, height: 5, rx: 2.5, class: "track" });
+    const length = inner - 44;
+    const track = svg("rect", { x: left, y: at.y + 33, width: length, height: 5, rx: 2.5, class: "track" });
     const busy = svg("rect", { x: left, y: at.y + 33, width: 0, height: 5, rx: 2.5, class: "busy" });
     group.append(queue, swatch, track, busy);
     text(left + 15, at.y + 23, "name").textContent = name;
-    const share = text(at.right - 12, at.y + 23, "share", "end");
+    const share = text(at.right - 12, at.y + 40, "share", "end");
     const cells = {};
     ["queue", "rate", "wait", "service"].forEach((label, i) => {
-      const x = left + (isLow ? i * inner / 4 : (i % 2) * inner / 2);
-      const y = at.y + (isLow ? 55 : 54 + Math.floor(i / 2) * 31);
+      const x = left + (isLow ? i * inner / 4 : (i % 2) * inner * 0.55);
+      const y = at.y + (isLow ? 58 : 56 + Math.floor(i / 2) * 31);
       text(x, y, "caption").textContent = label === "queue" ? QUEUES[name] ?? label : label;
       cells[label] = text(x, y + 15, "value");
     });
@@ -114,7 +115,7 @@ export class Picture {
     group.addEventListener("pointerenter", show);
     group.addEventListener("focus", show);
     this.root.append(group);
-    this.stages[name] = { group, queue, busy, share, cells, at, inner };
+    this.stages[name] = { group, queue, busy, share, cells, at, length };
   }
 
   addCycle(at) {
@@ -156,11 +157,11 @@ export class Picture {
   }
 
   showStage(stage) {
-    const { group, queue, busy, share, cells, at, inner } = this.stages[stage.name];
+    const { group, queue, busy, share, cells, at, length } = this.stages[stage.name];
     const full = Math.min(1, stage.depth / (stage.bound || 1)) * (at.h - 24);
     queue.setAttribute("height", full.toFixed(1));
     queue.setAttribute("y", (at.bottom - 12 - full).toFixed(1));
-    busy.setAttribute("width", (stage.busy * inner).toFixed(1));
+    busy.setAttribute("width", (stage.busy * length).toFixed(1));
     group.dataset.use = use(stage.busy);
     say(share, percent(stage.busy));
     say(cells.queue, `${stage.depth} / ${stage.bound}`);

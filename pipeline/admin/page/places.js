@@ -27,10 +27,10 @@ function toward([x, y], [tx, ty]) {
 }
 
 /** For a sheet `width` wide: {height, boxes, cycle, links: {"a>b data": {path, label: [x, y, anchor]}}}. */
-export const places = (width) => width >= 820 ? wide(width) : narrow(width);
+export const places = (width) => width >= 1000 ? wide(width) : narrow(width);
 
 function wide(width) {
-  const [edge, gap, top, h, between] = [58, Math.max(44, width * 0.045), 44, 112, 62];
+  const [edge, gap, top, h, between] = [56, Math.max(42, width * 0.045), 44, 112, 62];
   const w = (width - edge - 2 - 4 * gap) / 5;
   const low = top + h + between;
   const boxes = {};
