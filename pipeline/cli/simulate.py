@@ -40,6 +40,9 @@ def register(commands: Commands) -> None:
         "--policy", default="fcfs", metavar="NAME,...", help="one run each (default %(default)s)"
     )
     parser.add_argument(
+        "--gate", action="store_true", help="refuse at the door, as the server does; default: all queue"
+    )
+    parser.add_argument(
         "--set",
         action="append",
         default=[],
@@ -116,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
     workload, base = _workload(args), _options(args.set)
     capacity = find_capacity(workload, target, base) if args.load else None
     cells = [
-        Cell(policy, base | {"policy": policy}, replicas)
+        Cell(policy, base | {"policy": policy}, replicas, args.gate)
         for replicas in args.replicas
         for policy in args.policy.split(",")
     ]
@@ -150,7 +153,11 @@ def _run_against(args: argparse.Namespace, target: Target) -> int:
     finished, num_others = read_result(args.against)
     options = _options(args.set)
     (policy,) = args.policy.split(",")
-    case = Case(Cell(policy, options | {"policy": policy}, args.replicas[0]), workload_of(finished), target)
+    case = Case(
+        Cell(policy, options | {"policy": policy}, args.replicas[0], is_gated=True),
+        workload_of(finished),
+        target,
+    )
     (figures,) = _run_cases([case], Slo())
     comparisons = compare(finished, figures)
     notes = [f"{num_others} requests were not answered whole: left out"] if num_others else []

@@ -1,16 +1,16 @@
 """Cells: one policy on one number of replicas each, over the same workload."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 import msgspec
 
-from pipeline.core.scheduling import Scheduler
 from pipeline.errors import ConfigError
 from pipeline.simulate import fleet
+from pipeline.simulate.door import GatedDoor, OpenDoor
 from pipeline.simulate.figures import Figures, ended, measure
 from pipeline.simulate.replica import Replica
-from pipeline.simulate.schedulers import make_scheduler
+from pipeline.simulate.schedulers import make_scheduler, read_options
 from pipeline.simulate.slo import Slo
 from pipeline.simulate.target import Target
 from pipeline.simulate.workload import NS_PER_S, Workload, at_once, rate
@@ -27,12 +27,14 @@ class Cell(msgspec.Struct, frozen=True):
     options: dict[str, object]
     """Of stages.schedule, the policy's name among them."""
     num_replicas: int
+    is_gated: bool = False
+    """Whether the door refuses who would wait too long, as a server's does; else everybody queues."""
 
 
 def run_cell(
     cell: Cell, workload: Workload, target: Target, slo: Slo, progress: Progress = lambda _: None
 ) -> Figures:
-    replicas = [_replica(cell.options, target) for _ in range(cell.num_replicas)]
+    replicas = [_replica(cell.options, target, is_gated=cell.is_gated) for _ in range(cell.num_replicas)]
     refusals = _feed(workload, replicas, target, progress)
     return measure(
         cell.policy,
@@ -74,6 +76,11 @@ def _feed(
     )
 
 
-def _replica(options: dict[str, object], target: Target) -> Replica:
-    scheduler: Scheduler = make_scheduler(options, target.ready)
-    return Replica(scheduler, target.cost, target.host)
+def _replica(options: Mapping[str, object], target: Target, *, is_gated: bool = False) -> Replica:
+    table = read_options(options)
+    door = GatedDoor(target.ready, _ns(table.max_wait_ms)) if is_gated else OpenDoor()
+    return Replica(make_scheduler(table, target.ready), target.cost, target.host, door=door)
+
+
+def _ns(ms: float | None) -> int | None:
+    return None if ms is None else int(ms * 1e6)

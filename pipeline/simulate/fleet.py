@@ -57,8 +57,8 @@ def run(
             chosen.add(index, arrival, now_ns)
         for replica in replicas:
             replica.finish()
-            for rejected in replica.rejected:
-                refusals.add(rejected.code or rejected.message)
+            for code in replica.refused:
+                refusals.add(code)
     progress(len(workload))
     return refusals
 

@@ -66,11 +66,10 @@ class Ledger:
         """Steps that come before the next one in which a request has its last token."""
         return min(self._ends, default=NEVER) - len(self.step_ns)
 
-    def add(self, track: Track) -> int:
-        """Its request id on this replica."""
+    def add(self, track: Track) -> None:
+        """Its request id on this replica is its place among `tracks`."""
         self._tracks.append(track)
         self.num_live += 1
-        return len(self._tracks) - 1
 
     def refused(self) -> None:
         """A request was turned away: it never becomes a sequence, or waited in vain."""
@@ -105,18 +104,20 @@ class Ledger:
             if request_id in ending or (request_id not in is_open and tracks[request_id].num_left == 1)
         ]
 
-    def tokens(self, batch: TokenBatch, at_ns: int) -> None:
-        """What the scheduler told after a step."""
+    def tokens(self, batch: TokenBatch, at_ns: int) -> list[int]:
+        """What the scheduler told after a step; the requests that ended."""
         step = len(self.step_ns)
         self.step_ns.append(at_ns)
-        if batch.request_ids != self.going or any(batch.finish_reasons):
-            self._change(batch, step)
+        if batch.request_ids == self.going and not any(batch.finish_reasons):
+            return []
+        return self._change(batch, step)
 
-    def _change(self, batch: TokenBatch, step: int) -> None:
+    def _change(self, batch: TokenBatch, step: int) -> list[int]:
         is_open, rows = self._open, set(batch.request_ids)
         for request_id in [each for each in is_open if each not in rows]:
             self._close(request_id, step - 1)
-        going = []
+        going: list[int] = []
+        ended: list[int] = []
         for request_id, token_id, finish in zip(
             batch.request_ids, batch.token_ids, batch.finish_reasons, strict=True
         ):
@@ -128,8 +129,10 @@ class Ledger:
             if request_id in is_open:
                 self._close(request_id, step if token_id != NO_TOKEN else step - 1)
             self._tracks[request_id].is_ended = token_id != NO_TOKEN
-            self.num_live -= 1
+            ended.append(request_id)
+        self.num_live -= len(ended)
         self.going = going
+        return ended
 
     def _begin(self, request_id: int, step: int) -> None:
         self._open[request_id] = step

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from pipeline.core.scheduling import Scheduler
 from pipeline.messages import Rejected, SampledBatch, SamplingParams, StepPlan, TokenizedRequest
+from pipeline.simulate.door import OpenDoor
 from pipeline.simulate.fast_forward import TOKEN, learns_from_steps, num_alike, skip
 from pipeline.simulate.host import HostCosts
 from pipeline.simulate.ledger import Ledger, Track
@@ -39,6 +40,7 @@ class Replica:
 
     Args:
         scheduler: one whose eos_ids are (EOS,).
+        door: who is let in; None: everybody.
         can_skip: whether steps that are alike may be skipped (fast_forward); results do not differ.
     """
 
@@ -48,18 +50,22 @@ class Replica:
         cost: Cost,
         host: HostCosts,
         *,
+        door: OpenDoor | None = None,
         can_skip: bool = True,
         credits: int = CREDITS,
     ) -> None:
         self.scheduler = scheduler
+        self.refused: list[str] = []
+        """Codes of the requests that were sent away, at the door or later."""
         self.ledger = Ledger()
         self.num_steps = 0
         self.busy_ns = 0
         """Of the device."""
-        self.rejected: list[Rejected] = []
         self._cost = cost
         self._host = host
-        self._can_skip = can_skip and credits == 2 and not learns_from_steps(scheduler.policies)
+        self._door = door or OpenDoor()
+        self._can_skip = can_skip and credits == 2 and not self._door.is_watching
+        self._can_skip = self._can_skip and not learns_from_steps(scheduler.policies)
         self._credits = credits
         self._in_flight: deque[InFlight] = deque()
         self._device_end_ns = 0
@@ -69,20 +75,25 @@ class Replica:
     def add(self, index: int, arrival: Arrival, now_ns: int) -> None:
         """A request reaches the scheduler's queue at `now_ns`, up to which `advance` has come."""
         track = Track(index, arrival.at_ns, arrival.num_input, arrival.num_output, arrival.terms.tenant)
-        rejected = self.scheduler.add(
-            TokenizedRequest(
-                self.ledger.add(track),
-                [TOKEN] * arrival.num_input,
-                SamplingParams(max_tokens=arrival.max_tokens or arrival.num_output),
-                arrival.at_ns,
-                now_ns,
-                (now_ns - arrival.at_ns, 0, 0),
-                arrival.terms,
-            )
+        request = TokenizedRequest(
+            len(self.ledger.tracks),
+            [TOKEN] * arrival.num_input,
+            SamplingParams(max_tokens=arrival.max_tokens or arrival.num_output),
+            arrival.at_ns,
+            now_ns,
+            (now_ns - arrival.at_ns, 0, 0),
+            arrival.terms,
         )
+        code = self._door.refusal(request)
+        if code is not None:
+            self.refused.append(code)
+            return
+        self.ledger.add(track)
+        rejected = self.scheduler.add(request)
         if rejected is not None:
-            self._refuse(rejected)
+            self._refuse(rejected, now_ns)
         self._plan(now_ns)
+        self._door.planned(self.scheduler, now_ns)
 
     def advance(self, until_ns: int) -> None:
         """Take in all results due at or before `until_ns`, and plan on."""
@@ -90,10 +101,11 @@ class Replica:
         while True:
             next_ns = in_flight[0].end_ns + result_ns if in_flight else FOREVER
             wake_ns = scheduler.wake_ns
-            if wake_ns is not None and wake_ns < next_ns:
+            if wake_ns is not None and self._held_ns < wake_ns < next_ns:
                 if wake_ns > until_ns:
                     return
                 self._plan(wake_ns)
+                self._door.planned(scheduler, wake_ns)
                 continue
             if not in_flight or next_ns > until_ns:
                 return
@@ -121,23 +133,28 @@ class Replica:
         token_ids = [TOKEN] * len(request_ids)
         for place in self.ledger.last_rows(request_ids):
             token_ids[place] = EOS
-        self.scheduler.apply(SampledBatch(plan.step_id, request_ids, epochs, token_ids, times_ns), now_ns)
+        sampled = SampledBatch(plan.step_id, request_ids, epochs, token_ids, times_ns)
+        self._door.applied(self.scheduler.apply(sampled, now_ns))
         self._plan(now_ns)
         batch = self.scheduler.take_tokens(now_ns)
         if batch is not None:
-            self.ledger.tokens(batch, now_ns)
+            for request_id in self.ledger.tokens(batch, now_ns):
+                self._door.ended(request_id, self.ledger.tracks[request_id].num_tokens, now_ns)
+        self._door.planned(self.scheduler, now_ns)
 
     def _plan(self, now_ns: int) -> None:
         self._hold(now_ns)
         scheduler = self.scheduler
         for rejected in scheduler.shed(now_ns):
-            self._refuse(rejected)
+            self._refuse(rejected, now_ns)
         while scheduler.num_in_flight < self._credits:
             plan = scheduler.plan(now_ns)
             if plan is None:
                 return
             if plan.admitted:
-                self.ledger.admitted(plan.request_ids[-len(plan.admitted) :], now_ns)
+                admitted = plan.request_ids[-len(plan.admitted) :]
+                self.ledger.admitted(admitted, now_ns)
+                self._door.started(admitted, now_ns)
             work = work_of(plan)
             self._in_flight.append(InFlight(plan, work, *self._run(work, now_ns)))
 
@@ -150,9 +167,10 @@ class Replica:
         self._device_end_ns = begin_ns + cost_ns
         return begin_ns, self._device_end_ns
 
-    def _refuse(self, rejected: Rejected) -> None:
-        self.rejected.append(rejected)
+    def _refuse(self, rejected: Rejected, now_ns: int) -> None:
+        self.refused.append(rejected.code or rejected.message)
         self.ledger.refused()
+        self._door.ended(rejected.request_id, 0, now_ns)
 
     def _hold(self, now_ns: int) -> None:
         self.ledger.hold(self.scheduler.residents.num_kv_tokens, now_ns - self._held_ns)

@@ -9,7 +9,11 @@ from pipeline.messages import DeviceReady
 from pipeline.simulate.replica import EOS
 
 
-def make_scheduler(options: Mapping[str, object], ready: DeviceReady) -> Scheduler:
-    """`options` as [stages.schedule.options] has them. Raises ConfigError."""
-    table = convert_options("the command line", "stages.schedule.options", options, SchedulingOptions)
-    return Scheduler(ready, (EOS,), make_policies(table, ready))
+def read_options(options: Mapping[str, object]) -> SchedulingOptions:
+    """Those of [stages.schedule.options] that are the scheduler's. Raises ConfigError."""
+    return convert_options("the command line", "stages.schedule.options", options, SchedulingOptions)
+
+
+def make_scheduler(options: SchedulingOptions, ready: DeviceReady) -> Scheduler:
+    """Raises ConfigError."""
+    return Scheduler(ready, (EOS,), make_policies(options, ready))

@@ -44,7 +44,7 @@ def state(here: Replica) -> dict[str, Any]:
         "steps": list(ledger.step_ns),
         "runs": [track.runs for track in ledger.tracks],
         "answers": ended(here, FREE),
-        "rejected": here.rejected,
+        "refused": here.refused,
         "busy": (here.num_steps, here.busy_ns),
         "kv": (ledger.max_kv_tokens, ledger.kv_token_ns),
         "preemptions": scheduler.num_preemptions,

@@ -3,6 +3,7 @@
 import pytest
 
 from pipeline.messages import Terms
+from pipeline.simulate.door import GatedDoor
 from pipeline.simulate.figures import ended
 from pipeline.simulate.host import HostCosts
 from pipeline.simulate.workload import Arrival
@@ -101,3 +102,21 @@ def test_static_batches_run_until_all_have_ended(batching: str) -> None:
     simulate(workload, [here])
     last, long = ended(here, FREE)[4], ended(here, FREE)[0]
     assert (last.wait_ns < 10_000_000) == (batching == "continuous") or last.ttft_ns < long.e2e_ns
+
+
+def test_a_gated_door_sends_away_who_would_wait_too_long() -> None:
+    """Three times what the device can bear: who is let in waits no longer than the promise."""
+    ready, cost = capacity(max_num_seqs=4), LinearCost(kv_ns=0.0)
+    lengths = [(10, 50)]  # 50 ms each, four at a time: 80 requests/s
+    workload = poisson(6, 2000, 1e9 / 240, lengths)
+    promise_ms = 500.0
+    gated = replica(
+        ready, {"max_wait_ms": promise_ms}, cost=cost, door=GatedDoor(ready, int(promise_ms * 1e6))
+    )
+    open_to_all = replica(ready, {"max_wait_ms": promise_ms}, cost=cost)
+    refused = simulate(workload, [gated])
+    dropped = simulate(workload, [open_to_all])
+    assert set(dropped) == {"wait_too_long"}
+    assert refused["queue_wait"] > 1000 and refused.get("wait_too_long", 0) < dropped["wait_too_long"] / 4
+    assert max(answer.wait_ns for answer in ended(gated, FREE)) <= promise_ms * 1e6
+    assert gated.ledger.num_live == 0 and len(ended(gated, FREE)) + sum(refused.values()) == 2000

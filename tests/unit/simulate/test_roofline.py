@@ -2,6 +2,7 @@
 
 import pytest
 
+from pipeline.core.policies import SchedulingOptions
 from pipeline.errors import ConfigError
 from pipeline.messages import SamplingParams, TokenizedRequest
 from pipeline.simulate.devices import DEVICES
@@ -56,7 +57,7 @@ def test_weights_that_do_not_fit_are_refused_with_what_to_do() -> None:
 
 def test_the_work_of_a_plan_counts_every_pair_of_tokens() -> None:
     ready = capacity(H100, LLAMA, "bfloat16", 1, block_size=16, max_num_seqs=8, max_num_batched_tokens=10)
-    scheduler = make_scheduler({}, ready)
+    scheduler = make_scheduler(SchedulingOptions(), ready)
     for request_id, size in enumerate((4, 13)):
         sampling = SamplingParams(max_tokens=3)
         scheduler.add(TokenizedRequest(request_id, [1] * size, sampling, 0, 0, (0, 0, 0)))

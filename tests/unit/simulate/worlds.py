@@ -4,10 +4,11 @@ import random
 from collections.abc import Sequence
 
 from pipeline.messages import DeviceReady, Terms
+from pipeline.simulate.door import OpenDoor
 from pipeline.simulate.fleet import run
 from pipeline.simulate.host import HostCosts
 from pipeline.simulate.replica import Replica
-from pipeline.simulate.schedulers import make_scheduler
+from pipeline.simulate.schedulers import make_scheduler, read_options
 from pipeline.simulate.work import StepWork
 from pipeline.simulate.workload import Arrival
 
@@ -41,10 +42,12 @@ def replica(
     host: HostCosts = FREE,
     cost: LinearCost | None = None,
     *,
+    door: OpenDoor | None = None,
     can_skip: bool = True,
 ) -> Replica:
-    scheduler = make_scheduler({"max_wait_ms": 1e9} | (options or {}), ready or capacity())
-    return Replica(scheduler, cost or LinearCost(), host, can_skip=can_skip)
+    table = read_options({"max_wait_ms": 1e9} | (options or {}))
+    scheduler = make_scheduler(table, ready or capacity())
+    return Replica(scheduler, cost or LinearCost(), host, door=door, can_skip=can_skip)
 
 
 def simulate(
