@@ -12,8 +12,10 @@ import aiohttp
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from pipeline.checkpoint.card import ModelCard
+from pipeline.core.scheduling import Scheduler
 from pipeline.messages import DeviceReady, SamplingParams
 from pipeline.runtime.testing import CheckingRunner, fake_token
 from tests.e2e.world import Server, serving
@@ -105,9 +107,9 @@ async def converse(session: aiohttp.ClientSession, url: str, asked: dict[str, As
 class Lasting:
     """One loop and one server for all examples of a test, so that what leaks adds up."""
 
-    def __init__(self, card: ModelCard) -> None:
+    def __init__(self, card: ModelCard, device: DeviceReady) -> None:
         self._runner = asyncio.Runner()
-        self._opened = serving(card, lambda: CheckingRunner(SMALL_DEVICE), "[stages.tokenize]\ninbox = 512")
+        self._opened = serving(card, lambda: CheckingRunner(device), "[stages.tokenize]\ninbox = 512")
         self.server: Server = self._runner.run(self._opened.__aenter__())
 
     def run(self, asked: list[Asked]) -> None:
@@ -127,8 +129,8 @@ class Lasting:
         self._runner.close()
 
 
-def run_examples(card: ModelCard, max_examples: int) -> int:
-    lasting = Lasting(card)
+def run_examples(card: ModelCard, max_examples: int, device: DeviceReady = SMALL_DEVICE) -> Scheduler:
+    lasting = Lasting(card, device)
 
     @settings(
         max_examples=max_examples, deadline=None, database=None, suppress_health_check=list(HealthCheck)
@@ -139,16 +141,23 @@ def run_examples(card: ModelCard, max_examples: int) -> int:
 
     try:
         examples()
-        return lasting.server.scheduler.num_preemptions
+        return lasting.server.scheduler
     finally:
         lasting.close()
 
 
 def test_two_hundred_streams_a_third_cancelled(fake_card: ModelCard) -> None:
-    assert run_examples(fake_card, 25) > 0, "the device was meant to be too small"
+    core = run_examples(fake_card, 25)
+    assert core.num_preemptions > 0, "the device was meant to be too small"
+
+
+def test_two_hundred_streams_with_kv_in_host_memory(fake_card: ModelCard) -> None:
+    core = run_examples(fake_card, 25, replace(SMALL_DEVICE, num_host_blocks=30, block_copy_ns=1))
+    assert core.policies.gauges()["swaps_total"] > 0
+    assert core.policies.gauges()["host_blocks_used"] == 0
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1800)
 def test_two_hundred_streams_a_third_cancelled_a_thousand_times(fake_card: ModelCard) -> None:
-    assert run_examples(fake_card, 1000) > 0
+    assert run_examples(fake_card, 1000).num_preemptions > 0
