@@ -10,6 +10,7 @@ from pipeline.doctor.stages import device_state, of, stage_states
 from pipeline.doctor.step_fit import StepFit, fit
 from pipeline.doctor.steps import Held
 from pipeline.doctor.tails import around, attribution
+from pipeline.messages import SEGMENTS
 from pipeline.telemetry import Evidence, RequestRecord, Sample
 
 DRAINING = "draining"
@@ -67,6 +68,13 @@ class Facts:
     def held(self) -> dict[Held, float]:
         """Why sequences waited for a place in a step, as shares of the time in which some did."""
         return step_facts.held_shares(self.steps, self.settings)
+
+    @cached_property
+    def paused_share(self) -> float:
+        """Share of the time in slots in which clients with full buffers kept them."""
+        wait = SEGMENTS.index("schedule.wait")
+        in_slots_ns = sum(r.e2e_ns - r.ttft_segments_ns[wait] for r in self.finished if r.ttft_segments_ns)
+        return min(1.0, sum(r.paused_ns for r in self.finished) / max(1, in_slots_ns))
 
     @cached_property
     def device_busy(self) -> float:

@@ -28,13 +28,14 @@ def host_gap(facts: Facts) -> Finding | None:
     if share is None or lost < GAP_CYCLE or is_text_bound(facts) or is_sampler_bound(facts):
         return None
     credits = facts.settings.credits
+    host_ms, hidden_ms = (typical_ns + facts.step_ns) / 1e6, facts.step_ns / 1e6
     advice = (
         Advice("stages.schedule.options.credits", f"from {credits} to 2")
         if credits < 2
         else Advice(
             f"stages.{worst.name}.use",
-            f"profile this stage (stageline bench {worst.name}): the host needs "
-            f"{(typical_ns + facts.step_ns) / 1e6:.1f} ms a step, {facts.step_ns / 1e6:.1f} ms would not show",
+            f"profile this stage (stageline bench {worst.name}): the host needs {host_ms:.1f} ms a step, and "
+            f"up to {hidden_ms:.1f} would not show",
         )
     )
     return found(

@@ -45,8 +45,8 @@ def garbage_collector(facts: Facts) -> Finding | None:
         Constraint.GARBAGE_COLLECTOR,
         "The garbage collector stops the server",
         share,
-        f"{last.gc_pauses - first.gc_pauses} collections took {_gc_share(facts):.0%} of the time, the longest "
-        f"{longest_ns / 1e6:,.0f} ms; RSS is {last.rss_bytes / 2**20:,.0f} MiB.",
+        f"{last.gc_pauses - first.gc_pauses} collections took {_gc_share(facts):.0%} of the time, the "
+        f"longest {longest_ns / 1e6:,.0f} ms; RSS is {last.rss_bytes / 2**20:,.0f} MiB.",
         (
             Advice(
                 "stages.*.use",

@@ -17,7 +17,13 @@ FRAGMENTED = 0.3
 
 
 def queue_blame(facts: Facts, held: Held) -> Blame:
-    """The wait for a place in a step that one reason explains."""
+    """The wait for a place in a step that one reason explains, as far as those who run do run."""
+    blame = held_blame(facts, held)
+    return blame if held is Held.BUDGET else blame.times(1.0 - facts.paused_share)
+
+
+def held_blame(facts: Facts, held: Held) -> Blame:
+    """The same, those included who keep slots and blocks because their clients do not read."""
     share = facts.held[held]
     wait_ns = facts.p99.segments_ns.get("schedule.wait", 0.0)
     natural_ns = facts.settings.credits * facts.step_ns

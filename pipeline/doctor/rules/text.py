@@ -5,6 +5,8 @@ from statistics import fmean
 from pipeline.doctor.blame import Blame, found, noticeable, segments
 from pipeline.doctor.diagnosis import Advice, Constraint, Finding
 from pipeline.doctor.facts import Facts
+from pipeline.doctor.rules.queue import held_blame
+from pipeline.doctor.steps import Held
 
 TEXT_BUSY = 0.5
 """Of the one event loop: text work that takes half of it leaves too little for all else."""
@@ -46,20 +48,22 @@ def detokenizer(facts: Facts) -> Finding | None:
 
 
 def slow_clients(facts: Facts) -> Finding | None:
-    """The slow requests' buffers were full: their own clients did not read."""
-    paused_ns = fmean(r.paused_ns for r in facts.slowest) if facts.slowest else 0.0
-    share = noticeable(facts, Blame(0.0, paused_ns))
-    if share is None:
-        return None
+    """Clients did not read and their buffers were full; others may wait for the slots that these keep."""
     paused = [r for r in facts.finished if r.paused_ns]
+    paused_ns = fmean(r.paused_ns for r in facts.slowest) if facts.slowest else 0.0
+    kept = (held_blame(facts, Held.SLOTS) + held_blame(facts, Held.BLOCKS)).times(facts.paused_share)
+    share = noticeable(facts, Blame(0.0, paused_ns) + kept)
+    if share is None or not paused:
+        return None
     gone = sum(r.finish == "cancelled" for r in paused)
     answer_bytes = BYTES_PER_TOKEN * max(r.num_output_tokens for r in paused)
     return found(
         Constraint.SLOW_CLIENTS,
         "Clients read more slowly than the server writes",
         share,
-        f"{len(paused)} of {len(facts.finished)} requests had a full buffer, the slow ones for "
-        f"{paused_ns / 1e6:,.0f} ms; {gone} of them were cancelled.",
+        f"{len(paused)} of {len(facts.finished)} requests had a full buffer ({gone} of them were cancelled), "
+        f"those of p99 E2E for {paused_ns / 1e6:,.0f} ms, and kept slots and blocks for "
+        f"{facts.paused_share:.0%} of the time that these were taken.",
         (
             Advice(
                 "stages.stream.options.client_buffer_bytes",

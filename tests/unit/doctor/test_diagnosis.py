@@ -20,7 +20,8 @@ def all_at_once() -> Evidence:
     """Blocks are short, clients slow, and some are refused."""
     short = steps(num_waiting=3, num_running=4, num_used_blocks=990)
     refusing = samples(lambda second: {"num_refused": second, "refused": {"queue_full": second}})
-    return evidence(requests(40, QUEUED, paused_ns=400 * MS), short, refusing)
+    slow = QUEUED | {"execute.service": (20, 1000)}
+    return evidence(requests(40, slow, paused_ns=300 * MS), short, refusing)
 
 
 def test_each_attribution_adds_up() -> None:

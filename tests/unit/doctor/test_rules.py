@@ -270,6 +270,13 @@ def test_slow_clients() -> None:
     assert "40 of 40 requests" in finding.evidence
 
 
+def test_clients_that_keep_all_slots_without_reading_are_slow_and_the_cap_is_not_too_low() -> None:
+    hogs = requests(8, HEALTHY | {"execute.service": (20, 5000)}, paused_ns=4900 * MS)
+    diagnosis = diagnose(evidence((*hogs, *requests(40, QUEUED)), shaped(500, full_slots)))
+    assert named(diagnosis)[0] is Constraint.SLOW_CLIENTS
+    assert "76% of the time that these were taken" in diagnosis.findings[0].evidence
+
+
 def test_a_blocked_loop() -> None:
     blocked = samples(lambda _: {"loop_lag_ns": 250 * MS})
     finding = only(diagnose(evidence(of_samples=blocked)), Constraint.EVENT_LOOP)
