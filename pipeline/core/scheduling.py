@@ -15,6 +15,7 @@ from pipeline.core.arrived import ArrivedIds
 from pipeline.core.block_pool import BlockPool
 from pipeline.core.outcome import Outcome
 from pipeline.core.plan_rows import Flight, PlanRows
+from pipeline.core.planning import Planner
 from pipeline.core.policies import Policies
 from pipeline.core.residents import Residents
 from pipeline.core.sequence import Sequence
@@ -45,9 +46,6 @@ class Scheduler:
         self.policies = policies
         self.residents = Residents(device)
         self.waiting = Waiting(policies)
-        self.num_preemptions = 0
-        self.num_outranked = 0
-        """Preemptions for a waiting sequence; the others were for a running one to grow."""
         self.num_steps = 0
         self.num_padding_tokens = 0
         """What padded batches would have computed for nothing so far."""
@@ -56,8 +54,10 @@ class Scheduler:
         self._arrived = ArrivedIds()
         self._tombstones: set[int] = set()
         self._in_flight: deque[Flight] = deque()
-        self._preempted_ids: list[int] = []
         self._outcome = Outcome()
+        self._planner = Planner(
+            device.max_num_batched_tokens, policies, self.residents, self.waiting, self._outcome
+        )
 
     @property
     def pool(self) -> BlockPool:
@@ -77,6 +77,16 @@ class Scheduler:
     @property
     def num_waiting(self) -> int:
         return len(self._live) - len(self.residents.running)
+
+    @property
+    def num_preemptions(self) -> int:
+        """Times that a sequence was sent back to the queue."""
+        return self._planner.num_preemptions
+
+    @property
+    def num_outranked(self) -> int:
+        """Those of them that were for a waiting one; the others were for a running one to grow."""
+        return self._planner.num_outranked
 
     @property
     def last_preempted_ids(self) -> list[int]:
@@ -164,18 +174,10 @@ class Scheduler:
 
     def plan(self, now_ns: int) -> StepPlan | None:
         """The next step, or None if no sequence has anything to compute."""
-        rows = PlanRows(self.device.max_num_batched_tokens)
-        is_open = self.policies.batching.opens(self.num_running, self.waiting.num_eligible, now_ns)
-        if is_open:
-            self._make_way(now_ns)
-        num_preemptions = self.num_preemptions
-        self._plan_running(rows)
-        if is_open and self.num_preemptions == num_preemptions:  # blocks just freed are not given away again
-            self._admit(rows, now_ns)
+        rows = self._planner.fill(now_ns)
         if rows.is_empty:
             return None
         self.num_steps += 1
-        self.residents.num_kv_tokens += rows.num_tokens
         self._in_flight.append(self._flight(rows))
         return rows.seal(self.num_steps, now_ns, self.policies.eviction.copies())
 
@@ -210,84 +212,7 @@ class Scheduler:
         """All rows since the last call, or None if there is nothing to tell."""
         return self._outcome.take(now_ns)
 
-    # Parts of plan --------------------------------------------------------------------------
-
-    def _plan_running(self, rows: PlanRows) -> None:
-        """Decode rows first; the prefills that go on share what the budget leaves."""
-        decoding, prefilling = self._ready()
-        decoding = self._grow(decoding[: rows.budget], rows)
-        rows.decode(decoding)
-        self.policies.order.served(decoding)
-        rows.limit(self.policies.budget.max_tokens(len(decoding), self.residents.num_kv_tokens))
-        for sequence in prefilling:
-            if rows.budget and sequence.slot >= 0:
-                rows.add(sequence, min(sequence.num_to_compute(), rows.budget))
-
-    def _ready(self) -> tuple[list[Sequence], list[Sequence]]:
-        """The running with something to compute: one token past the prompt, or any other number."""
-        decoding: list[Sequence] = []
-        prefilling: list[Sequence] = []
-        for sequence in self.residents.running.values():
-            num_tokens, num_computed = sequence.num_tokens, sequence.num_computed
-            if num_tokens >= sequence.max_len or sequence.is_paused:
-                continue
-            if num_computed == num_tokens - 1 and num_computed >= sequence.num_prompt_tokens:
-                decoding.append(sequence)
-            else:
-                prefilling.append(sequence)
-        return decoding, prefilling
-
-    def _grow(self, decoding: list[Sequence], rows: PlanRows) -> list[Sequence]:
-        """See to it that each holds the block that its token is written to; those that still run."""
-        short = self.residents.short(decoding)
-        if not self.residents.grow(short):
-            for sequence in short:
-                while sequence.slot >= 0 and not self.residents.grow([sequence]):
-                    self._preempt(self.policies.preemption.victim(self.residents.running.values()))
-            decoding = [each for each in decoding if each.slot >= 0]
-            short = [each for each in short if each.slot >= 0]
-        rows.grow(short)
-        return decoding
-
-    def _make_way(self, now_ns: int) -> None:
-        """Preempt for the first in order, where it outranks enough of the running to fit then."""
-        head = self.waiting.head(now_ns)
-        if head is not None and not self.residents.fits(head):
-            victims = self.policies.preemption.victims(head, self.residents)
-            self.num_outranked += len(victims)
-            for victim in victims:
-                self._preempt(victim)
-
-    def _admit(self, rows: PlanRows, now_ns: int) -> None:
-        while rows.budget:
-            sequence = self.waiting.admissible(self.residents, now_ns)
-            if sequence is None:
-                self.policies.batching.filled()
-                return
-            self._join(sequence, rows)
-
-    def _join(self, sequence: Sequence, rows: PlanRows) -> None:
-        self.waiting.take(sequence)
-        self.residents.enter(sequence)
-        self.policies.eviction.restore(sequence)
-        self.policies.batching.joined(sequence)
-        rows.join(sequence)
-        rows.add(sequence, min(sequence.num_to_compute(), rows.budget))
-
-    def _preempt(self, sequence: Sequence) -> None:
-        """Send it back to the queue; what eviction does not keep is computed again after its return."""
-        self._outcome.leave(sequence)
-        num_kept = self.policies.eviction.evict(sequence)
-        self.residents.leave(sequence)
-        sequence.epoch += 1
-        sequence.num_computed = num_kept
-        sequence.num_tokens = len(sequence.token_ids)
-        self._preempted_ids.append(sequence.request_id)
-        self.waiting.push(sequence)
-        self.num_preemptions += 1
-
     def _flight(self, rows: PlanRows) -> Flight:
-        preempted_ids, self._preempted_ids = self._preempted_ids, []
         num_padding_tokens = self.policies.batching.num_padding(self.num_running)
         self.num_padding_tokens += num_padding_tokens
         return Flight(
@@ -301,7 +226,7 @@ class Scheduler:
             num_used_blocks=self.pool.num_owned,
             num_kv_tokens=self.residents.num_kv_tokens,
             num_padding_tokens=num_padding_tokens,
-            preempted_ids=preempted_ids,
+            preempted_ids=self._planner.take_preempted(),
         )
 
     # Endings --------------------------------------------------------------------------------

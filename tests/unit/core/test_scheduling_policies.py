@@ -195,3 +195,13 @@ def test_answers_teach_the_predictor_and_their_error_is_counted() -> None:
     assert (lengths.num_judged, lengths.error_tokens) == (10, 0)
     w.add(request(10, max_tokens=300))
     assert w.core._live[10].predicted_tokens == 4
+
+
+def test_blocks_that_a_preemption_freed_are_not_given_to_a_newcomer_at_once() -> None:
+    w = world(num_blocks=4, block_size=2)
+    w.add(request(0, prompt=4, max_tokens=9), request(1, prompt=4, max_tokens=9, arrived_ms=1))
+    w.step()
+    w.add(request(2, prompt=1, max_tokens=2, arrived_ms=2))
+    w.step()
+    assert w.core.num_preemptions == 1 and w.core.pool.num_free == 1
+    assert w.order == [0, 1], "2 fits, and would take the block that 0 needs next"

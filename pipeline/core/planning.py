@@ -1,0 +1,128 @@
+"""Planner: composes the next step. It alone admits sequences and preempts them."""
+
+from pipeline.core.outcome import Outcome
+from pipeline.core.plan_rows import PlanRows
+from pipeline.core.policies import Policies
+from pipeline.core.residents import Residents
+from pipeline.core.sequence import Sequence
+from pipeline.core.waiting import Waiting
+
+
+class Planner:
+    """Moves sequences between `waiting` and `residents`, as the policies say; see core.scheduling.
+
+    Args:
+        max_num_tokens: of a step.
+        outcome: is told who leaves the device.
+    """
+
+    def __init__(
+        self,
+        max_num_tokens: int,
+        policies: Policies,
+        residents: Residents,
+        waiting: Waiting,
+        outcome: Outcome,
+    ) -> None:
+        self.num_preemptions = 0
+        self.num_outranked = 0
+        """Preemptions for a waiting sequence; the others were for a running one to grow."""
+        self._max_num_tokens = max_num_tokens
+        self._policies = policies
+        self._residents = residents
+        self._waiting = waiting
+        self._outcome = outcome
+        self._preempted_ids: list[int] = []
+
+    def fill(self, now_ns: int) -> PlanRows:
+        """The rows of the next step; none if no sequence has anything to compute."""
+        rows = PlanRows(self._max_num_tokens)
+        num_running, num_waiting = len(self._residents.running), self._waiting.num_eligible
+        is_open = self._policies.batching.opens(num_running, num_waiting, now_ns)
+        if is_open:
+            self._make_way(now_ns)
+        num_preemptions = self.num_preemptions
+        self._go_on(rows)
+        if is_open and self.num_preemptions == num_preemptions:  # blocks just freed are not given away again
+            self._admit(rows, now_ns)
+        self._residents.num_kv_tokens += rows.num_tokens
+        return rows
+
+    def take_preempted(self) -> list[int]:
+        """Requests that were sent back to the queue since the last call."""
+        taken, self._preempted_ids = self._preempted_ids, []
+        return taken
+
+    def _go_on(self, rows: PlanRows) -> None:
+        """Decode rows first; the prefills that go on share what the budget leaves."""
+        decoding, prefilling = self._ready()
+        decoding = self._grow(decoding[: rows.budget], rows)
+        rows.decode(decoding)
+        self._policies.order.served(decoding)
+        rows.limit(self._policies.budget.max_tokens(len(decoding), self._residents.num_kv_tokens))
+        for sequence in prefilling:
+            if rows.budget and sequence.slot >= 0:
+                rows.add(sequence, min(sequence.num_to_compute(), rows.budget))
+
+    def _ready(self) -> tuple[list[Sequence], list[Sequence]]:
+        """The running with something to compute: one token past the prompt, or any other number."""
+        decoding: list[Sequence] = []
+        prefilling: list[Sequence] = []
+        for sequence in self._residents.running.values():
+            num_tokens, num_computed = sequence.num_tokens, sequence.num_computed
+            if num_tokens >= sequence.max_len or sequence.is_paused:
+                continue
+            if num_computed == num_tokens - 1 and num_computed >= sequence.num_prompt_tokens:
+                decoding.append(sequence)
+            else:
+                prefilling.append(sequence)
+        return decoding, prefilling
+
+    def _grow(self, decoding: list[Sequence], rows: PlanRows) -> list[Sequence]:
+        """See to it that each holds the block that its token is written to; those that still run."""
+        short = self._residents.short(decoding)
+        if not self._residents.grow(short):
+            for sequence in short:
+                while sequence.slot >= 0 and not self._residents.grow([sequence]):
+                    self._preempt(self._policies.preemption.victim(self._residents.running.values()))
+            decoding = [each for each in decoding if each.slot >= 0]
+            short = [each for each in short if each.slot >= 0]
+        rows.grow(short)
+        return decoding
+
+    def _make_way(self, now_ns: int) -> None:
+        """Preempt for the first in order, where it outranks enough of the running to fit then."""
+        head = self._waiting.head(now_ns)
+        if head is not None and not self._residents.fits(head):
+            victims = self._policies.preemption.victims(head, self._residents)
+            self.num_outranked += len(victims)
+            for victim in victims:
+                self._preempt(victim)
+
+    def _admit(self, rows: PlanRows, now_ns: int) -> None:
+        while rows.budget:
+            sequence = self._waiting.admissible(self._residents, now_ns)
+            if sequence is None:
+                self._policies.batching.filled()
+                return
+            self._join(sequence, rows)
+
+    def _join(self, sequence: Sequence, rows: PlanRows) -> None:
+        self._waiting.take(sequence)
+        self._residents.enter(sequence)
+        self._policies.eviction.restore(sequence)
+        self._policies.batching.joined(sequence)
+        rows.join(sequence)
+        rows.add(sequence, min(sequence.num_to_compute(), rows.budget))
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """Send it back to the queue; what eviction does not keep is computed again after its return."""
+        self._outcome.leave(sequence)
+        num_kept = self._policies.eviction.evict(sequence)
+        self._residents.leave(sequence)
+        sequence.epoch += 1
+        sequence.num_computed = num_kept
+        sequence.num_tokens = len(sequence.token_ids)
+        self._preempted_ids.append(sequence.request_id)
+        self._waiting.push(sequence)
+        self.num_preemptions += 1
