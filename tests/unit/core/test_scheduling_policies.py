@@ -199,7 +199,7 @@ def test_answers_teach_the_predictor_and_their_error_is_counted() -> None:
 
 def test_blocks_that_a_preemption_freed_are_not_given_to_a_newcomer_at_once() -> None:
     w = world(num_blocks=4, block_size=2)
-    w.add(request(0, prompt=4, max_tokens=9), request(1, prompt=4, max_tokens=9, arrived_ms=1))
+    w.add(request(0, prompt=4, max_tokens=5), request(1, prompt=4, max_tokens=5, arrived_ms=1))
     w.step()
     w.add(request(2, prompt=1, max_tokens=2, arrived_ms=2))
     w.step()
