@@ -147,6 +147,14 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.scheduler.cancel(request_id, FinishReason.CANCELLED)
             self.scheduler.cancel(request_id, FinishReason.CANCELLED)
 
+    @rule()
+    def cancel_a_preempted_one(self) -> None:
+        for request_id, sequence in list(self.scheduler._live.items()):
+            if sequence.slot < 0 and sequence.epoch:
+                self.cancelled.add(request_id)
+                self.scheduler.cancel(request_id, FinishReason.CANCELLED)
+                return
+
     @rule(data=st.data(), is_paused=st.booleans())
     def pause(self, data: st.DataObject, is_paused: bool) -> None:
         if self.requests:
