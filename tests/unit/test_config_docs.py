@@ -74,9 +74,10 @@ def documented() -> Settings:
 
 
 def leaves(table: dict[str, Any], path: str = "") -> Settings:
+    """Table by table; one inside a table of settings is the value of a setting."""
     found: Settings = {}
     for key, value in table.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and path not in tables():
             found |= leaves(value, f"{path}.{key}".lstrip("."))
         else:
             found.setdefault(path, {})[key] = toml(value)
