@@ -6,6 +6,7 @@ A token is a row, never a queue item: this is what makes 256 streams cost what o
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from time import perf_counter_ns
 from typing import Any, cast
 
 import pytest
@@ -117,9 +118,10 @@ async def per_steps(rows: int, credits: int) -> Counts:
     async def measure(pipeline: assemble.Pipeline) -> Counts:
         for request_id, sink in enumerate(sinks):
             sampling = SamplingParams(max_tokens=4 * (WARM_UP + STEPS), ignore_eos=True)
-            request = GenerateRequest(request_id, [65], None, sampling, 1, 1)
+            now_ns = perf_counter_ns()
+            request = GenerateRequest(request_id, [65], None, sampling, now_ns, now_ns)
             assert pipeline.inboxes["tokenize"].offer(request)
-            pipeline.inboxes["stream"].post(Open(request_id, sink, 1))
+            pipeline.inboxes["stream"].post(Open(request_id, sink, now_ns))
         await holds(lambda: pipeline.inboxes["schedule"].stats().sent == rows)
         gate.allow(WARM_UP)
         before = await at_rest(pipeline, gate, credits, WARM_UP)
