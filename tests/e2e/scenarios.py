@@ -108,6 +108,7 @@ SCENARIOS = (
         both(closed_loop(4, 2.0, 4000, 30), closed_loop(12, 2.0, 200, 20)),
         device(Price(base=2, prefill=0.002, row=0.05, kv=0.002)),
     ),
+    Scenario("one stream, a device without rest", None, closed_loop(1, 1.5, 100, 30)),
     Scenario("idle server", None, nothing(1.2)),
     Scenario(
         "healthy, moderate load", None, open_loop(6, 3.0, 100, 20), device(Price(base=15, prefill=0.05))

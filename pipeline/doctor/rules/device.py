@@ -21,13 +21,13 @@ def device_compute(facts: Facts) -> Finding | None:
     share = noticeable(facts, _saturation(facts, fit.compute_share))
     if share is None:
         return None
-    per_s = 1e9 / fit.prefill_ns if fit.prefill_ns else 0.0
+    speed = f" (at most {1e9 / fit.prefill_ns:,.0f} tokens/s)" if fit.prefill_ns else ""
     return found(
         Constraint.DEVICE_COMPUTE,
         "The device computes as fast as it can",
         share,
-        f"busy {facts.device_busy:.0%} of the time at work; {fit.prefill_share:.0%} of that is prefill "
-        f"({per_s:,.0f} tokens/s at most), {fit.row_share:.0%} decode rows, {fit.fixed_share:.0%} the same "
+        f"busy {facts.device_busy:.0%} of the time at work; {fit.prefill_share:.0%} of that is prefill"
+        f"{speed}, {fit.row_share:.0%} decode rows, {fit.fixed_share:.0%} the same "
         f"for every step; {_queue_words(facts)}.",
         (
             Advice("servers", f"{_servers(facts):.1f} times as many, or a device that is faster by as much"),

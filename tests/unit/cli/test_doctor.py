@@ -99,3 +99,23 @@ def test_windows_that_no_server_has(last: str) -> None:
 def test_a_file_is_not_watched(healthy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", str(healthy), "--watch"]) == 1
     assert "for a running server" in capsys.readouterr().err
+
+
+def test_watch_asks_again_until_interrupted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked, pauses = [], iter([None, KeyboardInterrupt])
+
+    def fetch(url: str, last_s: float) -> bytes:
+        asked.append((url, last_s))
+        return msgspec.json.encode(evidence())
+
+    def pause(_: float) -> None:
+        if (interrupt := next(pauses)) is not None:
+            raise interrupt
+
+    monkeypatch.setattr("pipeline.cli.doctor.fetch", fetch)
+    monkeypatch.setattr("pipeline.cli.doctor.time.sleep", pause)
+    assert main(["doctor", "--watch", "--last", "30s", "--url", "http://server:1"]) == 130
+    assert asked == [("http://server:1", 30.0)] * 2
+    assert capsys.readouterr().out.count("Healthy") == 2
