@@ -26,7 +26,7 @@ DEVICE = DeviceReady(num_blocks=48, block_size=4, max_num_seqs=6, max_num_batche
 """Small: sequences wait for a place, and are preempted."""
 FEW_LIVE = "[stages.ingress.options]\nmax_live_requests = 16\n"
 NUM_REQUESTS = 60
-ROW = re.compile(r"^\| `(?P<name>[a-z0-9_:]+)` \| (?P<kind>\w+) \| (?P<unit>[\w-]+) \| (?P<labels>[^|]*)\|")
+ROW = re.compile(r"^\| `(?P<name>[a-z0-9_:]+)` \| (?P<kind>\w+) \| (?P<unit>[\w/-]+) \| (?P<labels>[^|]*)\|")
 SHARED_LABELS = {
     "vllm:": {"model_name", "engine"},
     "gen_ai_": {
@@ -181,17 +181,24 @@ def test_a_stage_that_costs_nothing_shows_as_such(fake_card: ModelCard) -> None:
 
 
 def full_page(card: ModelCard, monkeypatch: pytest.MonkeyPatch) -> Page:
-    """Of a server on a GPU that has answered, rejected and refused: every metric and label is there."""
+    """Of a server on a GPU, with host memory for KV, that has answered, rejected and refused: all is there.
+
+    The gate shows what it has measured; where one crowd was too quick for that, another comes.
+    """
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
-    device = replace(DEVICE, device="cuda")
+    device = replace(DEVICE, device="cuda", num_host_blocks=16)
 
     async def main() -> Page:
         async with (
             aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,
             serving(card, lambda: slow_runner(device), FEW_LIVE) as server,
         ):
-            await crowd(server, session, seed=1)
-            return await scrape(session, server)
+            for seed in (1, 2, 3):
+                await crowd(server, session, seed)
+                page = await scrape(session, server)
+                if documented().keys() <= page.kinds.keys():
+                    break
+            return page
 
     return asyncio.run(main())
 
