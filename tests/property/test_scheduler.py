@@ -74,7 +74,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         data=st.data(),
         num_blocks=st.integers(3, 12),
         max_num_seqs=st.integers(1, 5),
-        max_num_batched_tokens=st.integers(5, 24),
+        max_num_batched_tokens=st.integers(1, 24),
         num_host_blocks=st.sampled_from([0, 2, 5, 30]),
         block_copy_ns=st.sampled_from([1, 1, 10**9]),
     )
