@@ -87,7 +87,7 @@ class Gate:
     def refusal(self, request: GenerateRequest) -> RequestError | None:
         """Why this request is better sent away at once: it would wait for longer than it may."""
         allowed_ns = allowed_wait_ns(request.terms, self._max_wait_ns)
-        wait_ns = self._wait_ns(self._entry(request))
+        wait_ns = self._wait_ns(self._entry(request).share)
         if allowed_ns is None or wait_ns is None or wait_ns <= allowed_ns:
             return None
         return RequestError(
@@ -100,7 +100,7 @@ class Gate:
 
     def retry_after_s(self) -> int | None:
         """When a request of the usual size would be served; None: not known."""
-        wait_ns = self._wait_for(self._mean_share, 0)
+        wait_ns = self._wait_ns(self._mean_share)
         return None if wait_ns is None else _whole_seconds(wait_ns)
 
     def enter(self, request: GenerateRequest) -> None:
@@ -172,7 +172,7 @@ class Gate:
     def gauges(self) -> dict[str, float]:
         """For /metrics. What has not been measured is absent."""
         shown: dict[str, float] = {"gate_queued_prefill_tokens": self._queued_tokens}
-        wait_ns = self._wait_for(self._mean_share, 0)
+        wait_ns = self._wait_ns(self._mean_share)
         if wait_ns is not None:
             shown["gate_predicted_wait_seconds"] = wait_ns / 1e9
         per_s = self._turnover.per_ns * 1e9 / self._mean_share if self._mean_share else 0.0
@@ -188,11 +188,12 @@ class Gate:
     def _is_measured(self) -> bool:
         return self._turnover.num_done >= _MIN_RELEASES and self._turnover.per_ns > 0
 
-    def _wait_ns(self, entry: _Entry) -> float | None:
-        return self._wait_for(entry.share, entry.num_prompt_tokens)
+    def _wait_ns(self, share: float) -> float | None:
+        """The wait of a newcomer that needs such a share; None while its rate has not been measured.
 
-    def _wait_for(self, share: float, num_prompt_tokens: int) -> float | None:
-        """The wait of a newcomer; None while what it depends on has not been measured."""
+        Where the latest plan left no prompt waiting, no wait for prefill is predicted, whatever its rate was:
+        an old rate must not keep out those who would show a better one.
+        """
         if self._device is None:
             return None
         backlog = self._queued_share + share - self._free_share
@@ -201,9 +202,9 @@ class Gate:
             if not self._is_measured:
                 return None
             for_room_ns = backlog / self._turnover.per_ns
-        if not self._prefill.per_ns:
+        if not self._is_behind or not self._prefill.per_ns:
             return for_room_ns
-        return max(for_room_ns, (self._queued_tokens + num_prompt_tokens) / self._prefill.per_ns)
+        return max(for_room_ns, self._queued_tokens / self._prefill.per_ns)
 
     def _entry(self, request: GenerateRequest) -> _Entry:
         num_chars, num_tokens = 0, 0

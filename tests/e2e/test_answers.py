@@ -1,7 +1,7 @@
 """The real model through all stages: an answer does not depend on its neighbours, chunks or preemptions.
 
 Greedy and seeded, on every backend, each request is asked alone, among 15 others, in chunks of 16 tokens,
-and with so few blocks that it is preempted in the middle.
+and with so few blocks that it is preempted in the middle: computed again, or kept in host memory.
 """
 
 import asyncio
@@ -26,6 +26,7 @@ LIMITS = {
     "among 15 others": "max_num_seqs = 16\nnum_blocks = 256",
     "in chunks of 16": "max_num_seqs = 16\nnum_blocks = 256\nmax_num_batched_tokens = 16",
     "preempted": "max_num_seqs = 16\nnum_blocks = 20",
+    "swapped": 'max_num_seqs = 16\nnum_blocks = 20\nhost_kv_memory = "64MiB"',
 }
 
 
@@ -43,6 +44,8 @@ async def all_answers(server: Server) -> list[str]:
         return list(await asyncio.gather(*(ask(session, server.url, request) for request in REQUESTS)))
 
 
+NO_LIMIT = "[stages.schedule.options]\nmax_wait_ms = 0"
+"""One after the other takes a while, and nobody is to be sent away."""
 BACKENDS = {
     "torch fp32": 'dtype = "float32"',
     "torch bf16": 'backend = "torch"',
@@ -53,16 +56,18 @@ BACKENDS = {
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_an_answer_depends_on_the_request_alone(model_card: ModelCard, backend: str) -> None:
-    async def answers(limits: str) -> tuple[list[str], int]:
-        toml = f'[device]\ndevice = "cpu"\n{BACKENDS[backend]}\n{limits}'
+    async def answers(limits: str) -> tuple[list[str], int, float]:
+        toml = f'[device]\ndevice = "cpu"\n{BACKENDS[backend]}\n{limits}\n{NO_LIMIT}'
         async with serving(model_card, toml=toml) as server:
-            return await all_answers(server), server.scheduler.num_preemptions
+            texts, core = await all_answers(server), server.scheduler
+            return texts, core.num_preemptions, core.policies.gauges().get("swaps_total", 0)
 
     got = {name: asyncio.run(answers(limits)) for name, limits in LIMITS.items()}
-    alone, _ = got["alone"]
+    alone, _, _ = got["alone"]
     assert len(set(alone)) > len(SUBJECTS)
     assert got["preempted"][1] > 0, "20 blocks were meant to be too few"
-    for name, (texts, _) in got.items():
+    assert got["preempted"][2] == 0 and got["swapped"][2] > 0
+    for name, (texts, _, _) in got.items():
         assert texts == alone, f"{name} differs from alone"
 
 

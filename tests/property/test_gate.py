@@ -56,7 +56,7 @@ class Queue:
             self.num_refused += 1
             self.retry_after_s.append(refusal.retry_after_s)
             return
-        predicted_ns = self.gate._wait_ns(self.gate._entry(asked))
+        predicted_ns = self.gate._wait_ns(self.gate._entry(asked).share)
         self.gate.enter(asked)
         self.gate.tokenized(asked.request_id, 16)
         self.waiting.append(Waiting(asked, self.now_ns, service_ns, predicted_ns))
@@ -105,7 +105,7 @@ def test_under_overload_waits_keep_the_promise_and_slots_stay_busy(
     rng = random.Random(seed)
     max_wait_s = 3 * service_s / num_slots + service_s
     queue = Queue(num_slots, int(max_wait_s * S))
-    overload(queue, load, service_s, 10 * service_s, rng)
+    overload(queue, load, service_s, 40 * service_s, rng)  # also serves those let in before rates are known
     warm, served, began_ns = len(queue.waits), queue.num_served, queue.now_ns
     overload(queue, load, service_s, 30 * service_s, rng)
     waits = sorted(wait_ns for wait_ns, _ in queue.waits[warm:])
@@ -161,8 +161,23 @@ def test_slow_prompts_make_a_wait_although_there_is_room() -> None:
         gate.planned(63 - request_id, 4000, now_ns)
     refusal = gate.refusal(request(100, 500))
     assert refusal is not None and refusal.status == 429 and refusal.code == "queue_wait"
-    assert refusal.retry_after_s == 7  # six of 500 are queued, and its own
-    assert "would wait about 7.0 s" in refusal.message and "may wait 2.0 s" in refusal.message
+    assert refusal.retry_after_s == 6  # six of 500 are queued
+    assert "would wait about 6.0 s" in refusal.message and "may wait 2.0 s" in refusal.message
+
+
+def test_a_slow_time_is_not_held_against_those_who_come_to_an_idle_device() -> None:
+    gate = Gate()
+    gate.open(DeviceReady(4096, 16, 64, 512), 2 * S)
+    gate.enter(request(0, 500))
+    gate.planned(64, 4096, S)
+    gate.prefilled(1)  # something held the prompts up for a minute
+    gate.planned(64, 4096, 61 * S)
+    assert gate.refusal(request(1, 500)) is not None
+    gate.started(0, 62 * S)
+    gate.planned(63, 4000, 62 * S)
+    for request_id in range(1, 20):
+        assert gate.refusal(request(request_id, 500)) is None
+        gate.enter(request(request_id, 500))
 
 
 @pytest.mark.parametrize(
