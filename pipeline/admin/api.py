@@ -15,13 +15,13 @@ from pipeline.assemble import Pipeline
 from pipeline.checkpoint.card import ModelCard
 from pipeline.doctor import diagnose
 from pipeline.errors import RequestError
+from pipeline.stages.ingress.about import window_s
 from pipeline.stages.ingress.replies import json_bytes
-from pipeline.telemetry import Evidence
+from pipeline.telemetry import CONTENT_TYPE, Evidence
 from pipeline.telemetry.perfetto import Recorded, chrome_trace
 
 MAX_PAGES = 32
 """That are open at the same time."""
-_MAX_WINDOW_S = 600.0
 
 _encode = msgspec.json.Encoder().encode
 
@@ -85,17 +85,18 @@ class Api:
     async def metrics(self, request: web.Request) -> web.Response:
         """As the door's."""
         body = self._pipeline.telemetry.render()
-        return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
 
     async def trace(self, request: web.Request) -> web.Response:
         """As the door's: the trace of the last `last_s` seconds, for ui.perfetto.dev."""
-        since_ns = perf_counter_ns() - int(_window_s(request) * 1e9)
-        recorded = Recorded.of(self._pipeline.trace, self._pipeline.telemetry.journal, since_ns)
+        since_ns = perf_counter_ns() - int(_last_s(request) * 1e9)
+        pipeline = self._pipeline
+        recorded = Recorded.of(pipeline.trace, pipeline.telemetry.journal, since_ns)
         return json_bytes(await asyncio.to_thread(chrome_trace, recorded))
 
     def _evidence(self, request: web.Request) -> Evidence:
         try:
-            return self._pipeline.sampler.evidence(_window_s(request))
+            return self._pipeline.sampler.evidence(_last_s(request))
         except RuntimeError as error:
             raise RequestError("The pipeline is not ready yet.", status=503, code="not_ready") from error
 
@@ -122,19 +123,8 @@ class Api:
         return f"ws://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def _window_s(request: web.Request) -> float:
-    text = request.query.get("last_s", "60")
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= _MAX_WINDOW_S:
-        raise RequestError(
-            f"'last_s' must be a number above 0 and up to {_MAX_WINDOW_S:g}.",
-            param="last_s",
-            code="invalid_value",
-        )
-    return value
+def _last_s(request: web.Request) -> float:
+    return window_s(request.query.get("last_s", "60"))
 
 
 def _event(name: bytes, data: bytes) -> bytes:

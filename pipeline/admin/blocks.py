@@ -25,16 +25,14 @@ class BlockMap(msgspec.Struct, frozen=True, gc=False):
 
 
 def block_map(states: bytes, max_cells: int = MAX_CELLS) -> BlockMap:
-    """`states` has one byte a block, in the order of their ids (telemetry.Occupancy). 20 us for 4096."""
-    per_cell = max(1, -(-len(states) // max_cells))
-    num_cells = -(-len(states) // per_cell)
-    owned = np.zeros(num_cells * per_cell, dtype=np.int64)
-    owned[: len(states)] = np.frombuffer(states, dtype=np.uint8) == BLOCK_OWNED
-    sizes = np.full(num_cells, per_cell, dtype=np.int64)
-    sizes[-1:] -= num_cells * per_cell - len(states)
-    levels = _levels(owned.reshape(num_cells, per_cell).sum(axis=1), sizes)
-    digits = (levels + ord("0")).astype(np.uint8).tobytes().decode("ascii")
-    return BlockMap(len(states), int(owned.sum()), per_cell, digits)
+    """`states` has one byte a block, in the order of their ids (telemetry.Occupancy), and is not empty."""
+    per_cell = -(-len(states) // max_cells)
+    starts = np.arange(0, len(states), per_cell)
+    owned = np.frombuffer(states, dtype=np.uint8) == BLOCK_OWNED
+    counts = np.add.reduceat(owned, starts, dtype=np.int64)
+    sizes = np.diff(starts, append=len(states))
+    digits = (_levels(counts, sizes) + ord("0")).astype(np.uint8).tobytes().decode("ascii")
+    return BlockMap(len(states), int(counts.sum()), per_cell, digits)
 
 
 def _levels(counts: Cells, sizes: Cells) -> Cells:

@@ -5,6 +5,7 @@ page of another site can make a browser send requests here by giving its own nam
 such a request has that site's name in Host, and is refused. A literal address cannot be rebound.
 """
 
+import re
 from ipaddress import ip_address
 
 from aiohttp import web
@@ -14,6 +15,7 @@ from pipeline.errors import RequestError
 
 WILDCARDS = ("", "0.0.0.0", "::")
 """What a server listens on to be reached by every address of its machine."""
+_HOST = re.compile(r"[0-9A-Za-z._:-]+")
 _POLICY = (
     "default-src 'self'; connect-src 'self' {door}; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -21,10 +23,12 @@ _POLICY = (
 
 
 def host_of(header: str) -> str:
-    """The name or address in a Host header, without port and brackets (RFC 9110 section 7.2)."""
-    if header.startswith("["):
-        return header[1:].partition("]")[0].lower()
-    return header.partition(":")[0].lower()
+    """The name or address in a Host header, without port and brackets (RFC 9110 section 7.2).
+
+    Empty for what is neither, so that it may stand in a header of ours.
+    """
+    bare = header[1:].partition("]")[0] if header.startswith("[") else header.partition(":")[0]
+    return bare.lower() if _HOST.fullmatch(bare) else ""
 
 
 def is_ours(header: str, configured: str) -> bool:

@@ -26,7 +26,7 @@ ENDPOINTS = (
     "GET /metrics",
     "GET /debug/trace?last_s=30",
 )
-_MAX_TRACE_S = 3600.0
+_MAX_WINDOW_S = 3600.0
 
 
 class About:
@@ -89,20 +89,21 @@ class About:
 
     async def trace(self, request: web.Request) -> web.Response:
         """The last `last_s` seconds, for ui.perfetto.dev. Formatted off the loop."""
-        last_s = _seconds(request.query.get("last_s", "30"))
+        last_s = window_s(request.query.get("last_s", "30"))
         since_ns = self._ctx.clock() - int(last_s * 1e9)
         recorded = Recorded.of(self._ctx.trace, self._telemetry.journal, since_ns)
         return json_bytes(await asyncio.to_thread(chrome_trace, recorded))
 
 
-def _seconds(text: str) -> float:
+def window_s(text: str) -> float:
+    """The `last_s` of a query: how far back an answer goes. Raises RequestError."""
     try:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not 0 < value <= _MAX_TRACE_S:
+    if not 0 < value <= _MAX_WINDOW_S:
         raise RequestError(
-            f"'last_s' must be a number above 0 and up to {_MAX_TRACE_S:g}.",
+            f"'last_s' must be a number above 0 and up to {_MAX_WINDOW_S:g}.",
             param="last_s",
             code="invalid_value",
         )

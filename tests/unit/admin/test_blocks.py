@@ -17,7 +17,7 @@ def test_many_blocks_share_cells() -> None:
     assert found.blocks_per_cell == 4 and found.used == "9039"  # the last cell has but one block
 
 
-@given(st.lists(st.integers(0, 1), max_size=300), st.integers(1, 40))
+@given(st.lists(st.integers(0, 1), min_size=1, max_size=300), st.integers(1, 40))
 def test_none_and_all_are_told_apart_from_some(states: list[int], max_cells: int) -> None:
     found = block_map(bytes(states), max_cells)
     assert len(found.used) <= max_cells and found.num_used == sum(states)

@@ -14,6 +14,7 @@ from pipeline.admin.guard import headers, host_of, is_ours
         ("[::1]", "::1"),
         ("LocalHost", "localhost"),
         ("", ""),
+        ("a; script-src *", ""),
     ],
 )
 def test_the_host_of_a_header(header: str, host: str) -> None:
