@@ -13,8 +13,8 @@ MAX_MARGINAL = 0.5
 LONG_STEP = 2.0
 """A decode row notices a step that takes twice as long as one without prefill."""
 FRAGMENTED = 0.3
-"""Of the used blocks' room. Half a block a sequence is empty on average: with 16 tokens a block, that is so much
-at sequences of 19 tokens."""
+"""Of the used blocks' room. Half a block a sequence is empty on average: with 16 tokens a block, so much at
+sequences of 19 tokens."""
 
 
 def queue_blame(facts: Facts, held: Held) -> Blame:
