@@ -1,4 +1,4 @@
-"""Occupancy: what the scheduler holds at this moment. Read when somebody looks, so that it costs nothing else."""
+"""Occupancy: what the scheduler holds at this moment. Read when somebody looks; else it costs nothing."""
 
 import msgspec
 

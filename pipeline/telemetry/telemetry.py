@@ -121,7 +121,7 @@ class Telemetry:
         gauges = {name: value for read in self._gauges for name, value in read().items()}
         yield from self._requests.families()
         yield from self._stages.families()
-        yield from self._steps.families()
+        yield from self._steps.families(gauges.get("kv_blocks_used", 0))
         for name, value in gauges.items():
             kind: Kind = "counter" if name.endswith("_total") else "gauge"
             yield Family(f"stageline_{name}", kind, "See docs/metrics.md").add(value)

@@ -137,6 +137,7 @@ def check_at_rest(page: Page, fates: list[str]) -> None:
     assert fates.count("answered") <= num_first_tokens <= fates.count("answered") + fates.count("gone")
     assert page.total("vllm:request_queue_time_seconds_count") == num_first_tokens
     assert page.total("stageline_kv_blocks_used") == page.total("stageline_requests_running") == 0
+    assert page.total("stageline_kv_fragmentation_ratio") == 0
     tokens = page.total("stageline_itl_seconds_count")
     assert 0 < tokens <= page.total("stageline_tokens_total", kind="output") - num_first_tokens
 
@@ -252,6 +253,30 @@ def test_every_metric_of_the_dashboard_is_on_the_page(
     for query in queries:
         assert re.search(r"\bstageline_\w+", query), query
         promql_parser.parse(query.replace("$__rate_interval", "1m"))
+
+
+def test_a_dashboard_made_for_vllm_finds_its_metrics(fake_card: ModelCard) -> None:
+    """Those of the board in vLLM's examples/observability/prometheus_grafana."""
+    histograms = {
+        *("e2e_request_latency_seconds", "inter_token_latency_seconds", "time_to_first_token_seconds"),
+        *("request_prompt_tokens", "request_generation_tokens", "request_max_num_generation_tokens"),
+        *("request_queue_time_seconds", "request_prefill_time_seconds", "request_decode_time_seconds"),
+    }
+    singles = {
+        *("prompt_tokens_total", "generation_tokens_total", "request_success_total"),
+        *("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"),
+    }
+
+    async def main() -> None:
+        async with serving(fake_card, FakeRunner) as server:
+            page = Page(server.pipeline.telemetry.render().decode())
+            wanted = {
+                f"{name}_{part}" for name in histograms for part in ("bucket", "sum", "count")
+            } | singles
+            model = {sample.name: sample.labels.get("model_name") for sample in page.samples}
+            assert {model.get(f"vllm:{name}") for name in wanted} == {fake_card.name}
+
+    asyncio.run(main())
 
 
 def panels(dashboard: dict[str, Any]) -> list[dict[str, Any]]:

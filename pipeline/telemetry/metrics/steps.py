@@ -37,7 +37,8 @@ class StepMetrics:
         self._num_decode_tokens += record.num_decode_tokens
         self._last = record
 
-    def families(self) -> Iterable[Family]:
+    def families(self, num_used_blocks: float) -> Iterable[Family]:
+        """`num_used_blocks` is of now; the records know of then."""
         busy = Family("stageline_device_busy_seconds_total", "counter", "Time in steps")
         yield busy.add(self._device.total * NS)
         yield _seconds("device_step", "Device begin to device end of a step").add_histogram(self._device)
@@ -52,10 +53,9 @@ class StepMetrics:
         computed.add(self._num_prefill_tokens, kind="prefill")
         yield computed.add(self._num_decode_tokens, kind="decode")
         if self.device is not None:
-            share = _fragmentation(self._last, self.device.block_size)
-            yield Family(
-                "stageline_kv_fragmentation_ratio", "gauge", "Slots of used blocks without a token"
-            ).add(share)
+            share = _fragmentation(self._last, self.device.block_size) if num_used_blocks else 0.0
+            name, text = "stageline_kv_fragmentation_ratio", "Slots of used blocks without a token"
+            yield Family(name, "gauge", text).add(share)
 
 
 def _seconds(name: str, text: str) -> Family:

@@ -11,6 +11,8 @@ from pipeline.runtime.testing import ManualClock
 from pipeline.telemetry import StepRecord, Telemetry
 from tests.unit.telemetry.test_request_metrics import MS, values
 
+GAUGES = {"requests_running": 4, "requests_waiting": 0, "preemptions_total": 0}
+
 
 def step(**fields: Any) -> StepRecord:
     defaults: dict[str, Any] = {
@@ -39,6 +41,8 @@ def test_steps_are_told_by_device_gap_and_content() -> None:
     assert values(telemetry)[("stageline_kv_fragmentation_ratio",)] == 0
     telemetry.journal.step(step())
     telemetry.journal.step(step(host_gap_ns=0, num_prefill_tokens=0))
+    assert values(telemetry)[("stageline_kv_fragmentation_ratio",)] == 0, "no block is used any more"
+    telemetry.watch(lambda: {"kv_blocks_used": 5, "kv_blocks": 8} | GAUGES)
     seen = values(telemetry)
     assert seen[("stageline_device_busy_seconds_total",)] == pytest.approx(0.01)
     assert seen[("stageline_device_step_seconds_sum",)] == pytest.approx(0.01)
