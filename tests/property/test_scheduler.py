@@ -210,7 +210,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         held = [block for sequence in self.scheduler.residents.running.values() for block in sequence.blocks]
         assert len(held) == len(set(held)) == self.scheduler.pool.num_owned
-        assert len(self.scheduler.residents.running) <= self.scheduler.device.max_num_seqs
+        running = self.scheduler.residents.running.values()
+        assert len(running) <= self.scheduler.device.max_num_seqs
+        assert self.scheduler.num_kv_tokens == sum(each.num_computed for each in running)
 
     @invariant()
     def host_places_are_conserved(self) -> None:
