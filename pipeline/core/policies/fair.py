@@ -1,7 +1,8 @@
 """Fair: a virtual token counter per tenant (Sheng et al., Fairness in Serving Large Language Models, 2024).
 
 Each tenant has a counter of the service it got, and the waiting tenant with the lowest is admitted next. A
-tenant that begins to wait is lifted to the lowest of those who wait, so idle time earns no credit.
+tenant that begins to wait is lifted to the lowest of those who wait (if nobody does, to that of the one who
+did last), so idle time earns no credit.
 
 Bound (the theorem there for backlogged clients). Take two tenants who both have requests waiting all through
 an interval, and service as prompt_weight * prompt tokens + output_weight * output tokens, over the tenant's
@@ -41,8 +42,8 @@ class FairOrder:
         """Of tenants with somebody waiting."""
         self._heap: list[tuple[float, str]] = []
         """An entry for each of these, of a counter that may have risen since."""
-        self._floor = 0.0
-        """The counter of the tenant that stopped waiting last."""
+        self._last = ""
+        """The tenant that stopped waiting last."""
         self._num_waiting = 0
 
     def __len__(self) -> int:
@@ -74,7 +75,7 @@ class FairOrder:
         queue.discard(sequence)
         self._num_waiting -= 1
         if not queue:
-            self._floor = self._counters[tenant]
+            self._last = tenant
             del self._queues[tenant]
 
     def candidates(self, now_ns: int) -> Iterator[Sequence]:
@@ -102,7 +103,7 @@ class FairOrder:
     def _lift(self, tenant: str) -> None:
         """The tenant begins to wait."""
         first = self._first()
-        floor = self._floor if first is None else self._counters[first]
+        floor = self._counters[self._last if first is None else first]
         self._forget(floor)
         self._counters[tenant] = max(self._counters[tenant], floor)
         self._queues[tenant] = RankedQueue()
