@@ -1,9 +1,7 @@
 """report.html in a real browser: do the charts draw, on a wide screen and on a phone?"""
 
 import json
-import os
 import re
-import shutil
 import subprocess
 from html import escape, unescape
 from pathlib import Path
@@ -12,10 +10,10 @@ from typing import Any
 import pytest
 
 from loadgen.html import render
+from tests.e2e.browser import find_browser
 from tests.unit.loadgen.test_html import empty_result
 from tests.unit.loadgen.test_result import made_result
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
@@ -54,12 +52,7 @@ parent.document.body.append(note);
 
 @pytest.fixture(scope="module")
 def browser() -> str:
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if found is None:
-        if "CI" in os.environ:
-            pytest.fail(f"CI has none of {', '.join(BROWSERS)}; .ci/run installs one")
-        pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is installed")
-    return found
+    return find_browser()
 
 
 def drawn(browser: str, page: str, width: int, folder: Path) -> Any:

@@ -8,9 +8,10 @@ const EVERY_MS = 30000; // a judgement costs the server some 50 ms
 function halves(verdict) {
   const at = verdict.indexOf(": ");
   if (at < 0) return [verdict, ""];
-  const rest = verdict.slice(at + 2);
-  return [verdict.slice(0, at), rest[0].toUpperCase() + rest.slice(1)];
+  return [verdict.slice(0, at), sentence(verdict.slice(at + 2))];
 }
+
+const sentence = (words) => words.charAt(0).toUpperCase() + words.slice(1);
 
 const text = (tag, content, attributes = {}) => {
   const node = html(tag, attributes);
@@ -61,7 +62,7 @@ export class Doctor {
 function finding({ title, share, of, severity, evidence, advice, worse }, index) {
   const head = index === 0 ? html("summary", {}, text("strong", "Why, and what to change"))
     : html("summary", {}, text("strong", title), text("span", `${Math.round(share * 100)} % of ${of}`));
-  const box = html("details", { class: `finding ${severity}` }, head, text("p", evidence));
+  const box = html("details", { class: `finding ${severity}` }, head, text("p", sentence(evidence)));
   if (advice.length) {
     box.append(html("dl", {}, ...advice.flatMap(({ setting, change }) => [text("dt", setting), text("dd", change)])));
   }
