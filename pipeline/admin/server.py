@@ -118,8 +118,8 @@ def _cannot_listen(host: str, port: int, error: OSError) -> ConfigError:
     hint = ""
     if error.errno == errno.EADDRINUSE:
         hint = (
-            " Is another Stageline running? Choose another admin.port (0: any free one) or --admin-port,"
-            " or do without it: --admin-port off."
+            " Is another Stageline running? Another --port moves both ports, unless admin.port is set;"
+            " --admin-port moves this one (0: any free one), --admin-port off does without it."
         )
     return ConfigError(
         f"admin: cannot listen on admin.host = {host!r}, admin.port = {port}: {error.strerror}.{hint}"

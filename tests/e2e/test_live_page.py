@@ -35,13 +35,17 @@ TEXTS_OVERLAP = """(() => {
 })()"""
 
 
+IS_HIDDEN = """Object.defineProperty(document, 'hidden', {{ value: {is_hidden}, configurable: true }});
+document.dispatchEvent(new Event('visibilitychange'))"""
+
+
 def slow(plan: StepPlan) -> None:
     time.sleep(0.004)
 
 
 @asynccontextmanager
-async def watched(port: int = 0) -> AsyncIterator[tuple[Server, AdminServer]]:
-    """A server whose every step takes 4 ms, and its admin port."""
+async def watched(port: int = 0, *, is_open: bool = True) -> AsyncIterator[tuple[Server, AdminServer]]:
+    """A server whose every step takes 4 ms, and its admin port, which has heard of the door or not yet."""
     card = byte_card()
     config = configuration.loads(f"[admin]\nport = {port}", "test.toml")
     async with (
@@ -49,7 +53,8 @@ async def watched(port: int = 0) -> AsyncIterator[tuple[Server, AdminServer]]:
         admin.beside(server.pipeline, config, card) as page,
     ):
         assert page is not None
-        page.door_is_open()
+        if is_open:
+            page.door_is_open()
         yield server, page
 
 
@@ -171,6 +176,33 @@ def test_it_comes_back_after_a_restart() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.timeout(120)
+def test_it_waits_for_the_door_and_rests_when_hidden() -> None:
+    async def main() -> None:
+        async with watched(is_open=False) as (_, live), browsing() as browser:
+            page = await browser.open(live.url)
+            await page.until(f"{STATE} === 'starting'")
+            assert await page.run("document.getElementById('send').disabled")
+            live.door_is_open()
+            await page.until(f"{STATE} === 'ready' && !document.getElementById('send').disabled")
+
+            await page.run(IS_HIDDEN.format(is_hidden="true"))
+            await until_idle(live)
+            await page.run(IS_HIDDEN.format(is_hidden="false"))
+            async with asyncio.timeout(5):
+                while live.api.feed.is_idle:  # noqa: ASYNC110 - it signals nobody
+                    await asyncio.sleep(0.05)
+            assert page.faults == []
+
+    asyncio.run(main())
+
+
+async def until_idle(live: AdminServer) -> None:
+    async with asyncio.timeout(5):
+        while not live.api.feed.is_idle:  # noqa: ASYNC110 - it signals nobody
+            await asyncio.sleep(0.05)
+
+
 def test_nothing_is_read_while_nobody_looks() -> None:
     async def main() -> None:
         async with watched() as (_, live), aiohttp.ClientSession() as session:
@@ -179,8 +211,6 @@ def test_nothing_is_read_while_nobody_looks() -> None:
             async with session.get(f"{live.url}/api/live") as response:
                 await response.content.readuntil(b"event: snapshot\n")
                 assert not feed.is_idle
-            async with asyncio.timeout(5):
-                while not feed.is_idle:  # noqa: ASYNC110 - it signals nobody
-                    await asyncio.sleep(0.05)
+            await until_idle(live)
 
     asyncio.run(main())
