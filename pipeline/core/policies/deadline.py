@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
+from typing import Annotated
 
 import msgspec
 
@@ -10,13 +11,15 @@ from pipeline.core.policies.ranked_queue import RankedQueue
 from pipeline.core.sequence import Sequence
 from pipeline.core.step_cost import StepCost
 
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+
 
 class Targets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When a client wants his tokens."""
 
-    ttft_ms: float
+    ttft_ms: Positive
     """From arrival to the first token."""
-    tpot_ms: float
+    tpot_ms: Positive
     """For each token after it."""
 
 

@@ -4,9 +4,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from pipeline.core.policies.deadline import Targets
+from pipeline.core.policies.deadline import Positive, Targets
 
-Positive = Annotated[float, msgspec.Meta(gt=0)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Name = Annotated[str, msgspec.Meta(pattern=r"^([a-z]+|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$")]

@@ -103,6 +103,8 @@ def test_steps_are_learned_from_only_where_a_policy_asks() -> None:
         {"min_prefill_tokens": 0},
         {"length_quantile": 1.5},
         {"fair_weights": {"a": 0}},
+        {"deadline_classes": {"a": {"ttft_ms": 0, "tpot_ms": 1}}},
+        {"deadline_classes": {"a": {"ttft_ms": 1}}},
     ],
 )
 def test_what_is_out_of_range_is_refused(options: dict[str, Any]) -> None:
