@@ -87,11 +87,26 @@ class Facts:
         return step_facts.quantile([s.end_ns - s.begin_ns for s in self.steps], 0.5)
 
     @cached_property
+    def plain_step_ns(self) -> float:
+        """A typical step of decode rows alone; where there was none, by the fit."""
+        decoding = [s for s in self.steps if s.num_decode_tokens]
+        plain = [s.end_ns - s.begin_ns for s in decoding if not s.num_prefill_tokens]
+        prefill_ns = self.step_fit.prefill_ns if self.step_fit else 0.0
+        return step_facts.quantile(
+            plain or [s.end_ns - s.begin_ns - prefill_ns * s.num_prefill_tokens for s in decoding], 0.5
+        )
+
+    @cached_property
     def queue_ns(self) -> float:
         """Wait for a place in a step, in the TTFT of p99: beyond the steps under way when it came."""
         steps_ns = step_facts.quantile([s.end_ns - s.begin_ns for s in self.steps], 0.95)
         natural_ns = self.settings.credits * steps_ns
         return max(0.0, self.p99.ttft_segments_ns.get("schedule.wait", 0.0) - natural_ns)
+
+    @cached_property
+    def starved_share(self) -> float:
+        """Share of the window in which the event loop had to wait for a CPU."""
+        return (self.samples[-1].run_delay_ns - self.samples[0].run_delay_ns) / self.span_ns
 
     @cached_property
     def num_taken(self) -> int:

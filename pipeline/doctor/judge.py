@@ -8,6 +8,8 @@ from pipeline.doctor.rules import RULES
 from pipeline.doctor.steps import Held
 from pipeline.telemetry import Evidence
 
+STARVED = 0.1
+"""Of the time, without a CPU: then every figure here is in part that of other work on the machine."""
 MIN_WINDOW_NS = 500_000_000
 """Rates of less than half a second are noise."""
 
@@ -65,6 +67,10 @@ def _not_seen(facts: Facts) -> tuple[str, ...]:
         missing.append(
             f"why sequences waited for {unexplained:.0%} of that time: slots, tokens and blocks were "
             "free, so the policy held them back (itl_target_ms, batching, gather_ms)"
+        )
+    if (starved := facts.starved_share) > STARVED:
+        missing.append(
+            f"what a machine of its own would give: the event loop waited {starved:.0%} of the time for a CPU"
         )
     if len(facts.samples) < laws.MIN_SAMPLES:
         missing.append(f"whether Little's law holds: only {len(facts.samples)} samples")

@@ -58,6 +58,8 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
     """The longest of them since the sample before."""
     refused: dict[str, int] = {}
     """num_refused by code."""
+    run_delay_ns: int = 0
+    """How long the loop's thread has waited for a CPU, since start; 0 where that is not known."""
 
 
 class Settings(msgspec.Struct, frozen=True):

@@ -29,6 +29,16 @@ def thread_cpu_ns(names: Iterable[str], own_name: str) -> dict[str, int]:
     return spent
 
 
+def run_delay_ns() -> int:
+    """How long the calling thread has been ready to run while others had the CPU, since it began; 0 where the
+    kernel does not say (Linux's sched-stats.txt)."""
+    try:
+        with open("/proc/thread-self/schedstat", "rb") as file:
+            return int(file.read().split()[1])
+    except (OSError, IndexError):
+        return 0
+
+
 def rss_bytes() -> int:
     """Memory that is resident now; 0 where the kernel does not say."""
     if not IS_LINUX:

@@ -88,6 +88,7 @@ class Sampler:
             gc_pause_ns=vitals.gc.total_ns,
             gc_longest_ns=vitals.gc.longest_ns,
             refused=telemetry.refused_by_code,
+            run_delay_ns=vitals.run_delay_ns(),
         )
 
     def evidence(self, last_s: float) -> Evidence:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from pipeline.runtime.histogram import Histogram
-from pipeline.telemetry.process import rss_bytes, thread_cpu_ns
+from pipeline.telemetry.process import rss_bytes, run_delay_ns, thread_cpu_ns
 
 LAG_PERIOD_S = 0.05
 THREADS = ("device", "tokenize")
@@ -108,6 +108,11 @@ class Vitals:
     def thread_cpu_ns() -> dict[str, int]:
         """CPU time since start by thread: `loop` (the caller's) and those of THREADS that are there."""
         return thread_cpu_ns(THREADS, "loop")
+
+    @staticmethod
+    def run_delay_ns() -> int:
+        """How long the loop's thread (the caller's) has waited for a CPU."""
+        return run_delay_ns()
 
     @staticmethod
     def process_cpu_ns() -> int:

@@ -18,7 +18,7 @@ def device_compute(facts: Facts) -> Finding | None:
     fit = facts.step_fit
     if fit is None or fit.compute_share < max(fit.kv_share, MAX_MARGINAL):
         return None
-    share = noticeable(facts, _saturation(facts, fit.compute_share))
+    share = noticeable(facts, _saturation(facts, fit.row_share))
     if share is None:
         return None
     speed = f" (at most {1e9 / fit.prefill_ns:,.0f} tokens/s)" if fit.prefill_ns else ""
@@ -70,11 +70,14 @@ def device_bandwidth(facts: Facts) -> Finding | None:
 
 
 def _saturation(facts: Facts, share: float) -> Blame:
-    """Queueing that the device's work explains, and the stretch of steps by others; none if it had rest."""
+    """Queueing that the device's work explains, and `share` of the steps where other rows stretch them.
+
+    Nothing if it had rest; and steps that others' prefill stretches are the token budget's.
+    """
     if facts.device_busy < SATURATED:
         return Blame()
     queue = queue_blame(facts, Held.BUDGET) + queue_blame(facts, Held.SLOTS)
-    if facts.step_ns > STRETCHED * _alone_ns(facts):
+    if facts.plain_step_ns > STRETCHED * _alone_ns(facts):
         decode_ns = facts.p99.decode_segments_ns.get("execute.service", 0.0)
         queue += Blame(0.0, share * decode_ns)
     return queue

@@ -1,5 +1,7 @@
 """The process: what stops the event loop, or everything."""
 
+from itertools import pairwise
+
 from pipeline.doctor.blame import Blame, found, noticeable
 from pipeline.doctor.diagnosis import Advice, Constraint, Finding
 from pipeline.doctor.facts import Facts
@@ -7,6 +9,8 @@ from pipeline.doctor.steps import quantile
 
 LONG_LAG_NS = 50_000_000
 """A busy machine makes a loop late by 10 or 20 ms; a healthy callback takes less than 1."""
+EXCUSED_NS = 100_000_000
+"""What waiting for a CPU may excuse of one lateness: other work on the machine is no callback."""
 GC_SHARE = 0.05
 """Of the time. After start the heap is frozen, and what is collected then takes less than 0.1 %."""
 
@@ -60,7 +64,13 @@ def garbage_collector(facts: Facts) -> Finding | None:
 
 
 def _long_lags(facts: Facts) -> list[int]:
-    return [sample.loop_lag_ns for sample in facts.later if sample.loop_lag_ns >= LONG_LAG_NS]
+    """Of each sample, where it is long and waiting for a CPU does not excuse it."""
+    lags = []
+    for before, sample in pairwise(facts.samples):
+        excused_ns = min(EXCUSED_NS, sample.run_delay_ns - before.run_delay_ns)
+        if sample.loop_lag_ns - excused_ns >= LONG_LAG_NS:
+            lags.append(sample.loop_lag_ns)
+    return lags
 
 
 def _stall_blame(facts: Facts, lags: list[int]) -> Blame:

@@ -6,7 +6,6 @@ from pipeline.doctor.blame import Blame, found, noticeable, segments
 from pipeline.doctor.diagnosis import Advice, Constraint, Finding
 from pipeline.doctor.facts import Facts
 from pipeline.doctor.steps import Held, quantile
-from pipeline.telemetry import StepRecord
 
 MAX_MARGINAL = 0.5
 """If more than this of a step grows with its rows, a larger batch is no faster: the device is the limit."""
@@ -134,7 +133,7 @@ def _too_large(facts: Facts) -> Finding | None:
     decoding = [s for s in facts.steps if s.num_decode_tokens]
     spent_ns = sum(s.end_ns - s.begin_ns for s in decoding)
     stolen = min(1.0, fit.prefill_ns * sum(s.num_prefill_tokens for s in mixed) / max(1, spent_ns))
-    plain_ns = _plain_ns(facts, decoding)
+    plain_ns = facts.plain_step_ns
     long_ns = quantile([s.end_ns - s.begin_ns for s in mixed], 0.95)
     decode_ns = facts.p99.decode_segments_ns.get("execute.service", 0.0)
     share = noticeable(facts, Blame(0.0, stolen * decode_ns))
@@ -155,22 +154,6 @@ def _too_large(facts: Facts) -> Finding | None:
         ),
         f"long prompts take more steps: one of {most} tokens then {ceil(most / min(target, budget))} instead "
         f"of {ceil(most / budget)}, each with its base cost of {fit.base_ns / 1e6:.1f} ms; their TTFT grows.",
-    )
-
-
-def _plain_ns(facts: Facts, decoding: list[StepRecord]) -> float:
-    """A decode step without prefill: seen, or where there was none, by the fit."""
-    plain = [s.end_ns - s.begin_ns for s in decoding if not s.num_prefill_tokens]
-    if plain:
-        return quantile(plain, 0.5)
-    return quantile(
-        [
-            s.end_ns
-            - s.begin_ns
-            - (facts.step_fit.prefill_ns if facts.step_fit else 0) * s.num_prefill_tokens
-            for s in decoding
-        ],
-        0.5,
     )
 
 

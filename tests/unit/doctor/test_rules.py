@@ -288,6 +288,17 @@ def test_a_loop_that_was_late_once_is_no_finding() -> None:
     assert diagnose(evidence(of_samples=once)).findings == ()
 
 
+def test_a_loop_that_waits_for_a_cpu_is_not_blocked() -> None:
+    starved = samples(lambda second: {"loop_lag_ns": 120 * MS, "run_delay_ns": second * 300 * MS})
+    diagnosis = diagnose(evidence(of_samples=starved))
+    assert diagnosis.findings == () and any("30% of the time for a CPU" in each for each in diagnosis.unknown)
+
+
+def test_waiting_for_a_cpu_does_not_excuse_a_long_stall() -> None:
+    both = samples(lambda second: {"loop_lag_ns": 250 * MS, "run_delay_ns": second * 300 * MS})
+    only(diagnose(evidence(of_samples=both)), Constraint.EVENT_LOOP)
+
+
 def test_lateness_before_the_window_does_not_count() -> None:
     before = samples(lambda second: {"loop_lag_ns": 250 * MS if second in (0, 4) else 0})
     assert diagnose(evidence(of_samples=before)).findings == ()
