@@ -29,12 +29,17 @@ class Cell(msgspec.Struct, frozen=True):
     num_replicas: int
     is_gated: bool = False
     """Whether the door refuses who would wait too long, as a server's does; else everybody queues."""
+    is_padded: bool = False
+    """Whether the device computes the padding of static batches."""
 
 
 def run_cell(
     cell: Cell, workload: Workload, target: Target, slo: Slo, progress: Progress = lambda _: None
 ) -> Figures:
-    replicas = [_replica(cell.options, target, is_gated=cell.is_gated) for _ in range(cell.num_replicas)]
+    gated, padded = cell.is_gated, cell.is_padded
+    replicas = [
+        _replica(cell.options, target, is_gated=gated, is_padded=padded) for _ in range(cell.num_replicas)
+    ]
     refusals = _feed(workload, replicas, target, progress)
     return measure(
         cell.policy,
@@ -76,10 +81,14 @@ def _feed(
     )
 
 
-def _replica(options: Mapping[str, object], target: Target, *, is_gated: bool = False) -> Replica:
+def _replica(
+    options: Mapping[str, object], target: Target, *, is_gated: bool = False, is_padded: bool = False
+) -> Replica:
     table = read_options(options)
     door = GatedDoor(target.ready, _ns(table.max_wait_ms)) if is_gated else OpenDoor()
-    return Replica(make_scheduler(table, target.ready), target.cost, target.host, door=door)
+    return Replica(
+        make_scheduler(table, target.ready), target.cost, target.host, door=door, is_padded=is_padded
+    )
 
 
 def _ns(ms: float | None) -> int | None:

@@ -68,6 +68,7 @@ def skip(scheduler: Scheduler, count: int) -> None:
             assert blocks is not None, "num_alike leaves room for every block"
             sequence.blocks += blocks
     residents.num_kv_tokens += count * len(decoding)
-    for _ in range(count):
-        policies.order.served(decoding)
+    if not isinstance(policies.order, KeyedOrder):  # which does not count
+        for _ in range(count):
+            policies.order.served(decoding)
     scheduler.num_padding_tokens += count * policies.batching.num_padding(len(decoding))

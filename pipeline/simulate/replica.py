@@ -41,6 +41,7 @@ class Replica:
     Args:
         scheduler: one whose eos_ids are (EOS,).
         door: who is let in; None: everybody.
+        is_padded: whether the device computes the padding of static batches, which our runner is spared.
         can_skip: whether steps that are alike may be skipped (fast_forward); results do not differ.
     """
 
@@ -51,6 +52,7 @@ class Replica:
         host: HostCosts,
         *,
         door: OpenDoor | None = None,
+        is_padded: bool = False,
         can_skip: bool = True,
         credits: int = CREDITS,
     ) -> None:
@@ -64,6 +66,7 @@ class Replica:
         self._cost = cost
         self._host = host
         self._door = door or OpenDoor()
+        self._is_padded = is_padded
         self._can_skip = can_skip and credits == 2 and not self._door.is_watching
         self._can_skip = self._can_skip and not learns_from_steps(scheduler.policies)
         self._credits = credits
@@ -148,6 +151,7 @@ class Replica:
         for rejected in scheduler.shed(now_ns):
             self._refuse(rejected, now_ns)
         while scheduler.num_in_flight < self._credits:
+            num_padding = scheduler.num_padding_tokens
             plan = scheduler.plan(now_ns)
             if plan is None:
                 return
@@ -156,6 +160,9 @@ class Replica:
                 self.ledger.admitted(admitted, now_ns)
                 self._door.started(admitted, now_ns)
             work = work_of(plan)
+            if self._is_padded:
+                num_tokens = work.num_tokens + scheduler.num_padding_tokens - num_padding
+                work = work._replace(num_tokens=num_tokens)
             self._in_flight.append(InFlight(plan, work, *self._run(work, now_ns)))
 
     def _run(self, work: StepWork, now_ns: int) -> tuple[int, int]:
@@ -184,7 +191,7 @@ class Replica:
         They stand between those applied and the two in flight, which move behind them.
         """
         first, second = self._in_flight
-        if self.ledger.going != first.plan.request_ids:
+        if self.ledger.going != first.plan.request_ids or second.work.num_tokens != second.work.num_rows:
             return
         now_ns = first.end_ns + self._host.result_ns
         limit = min(self.ledger.num_steps_to_end, num_alike(self.scheduler, first.plan, second.plan, now_ns))

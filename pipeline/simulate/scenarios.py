@@ -4,11 +4,16 @@ Each makes its cases of one workload and one target, and reads their figures; do
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
 from typing import NamedTuple
 
 import msgspec
 
+from pipeline.core.policies.contracts import Order
+from pipeline.core.policies.keyed import KeyedOrder
+from pipeline.core.policies.make import Parts
+from pipeline.core.sequence import Sequence
 from pipeline.messages import DeviceReady, Terms
 from pipeline.simulate.cells import Cell, find_capacity
 from pipeline.simulate.figures import Figures
@@ -31,7 +36,7 @@ class Scenario(NamedTuple):
     about: str
     cases: Callable[[Workload, Target, int], list[Case]]
     """Of a workload, a target and a seed."""
-    verdict: Callable[[Sequence[Case], Sequence[Figures]], list[str]]
+    verdict: Callable[[Seq[Case], Seq[Figures]], list[str]]
     """Sentences about the cases' figures."""
 
 
@@ -43,25 +48,46 @@ def _case(name: str, options: dict[str, object], workload: Workload, target: Tar
 
 SJF_TOKENS_PER_S = 5.0
 SJF_LOAD = 0.9
+PROMPT_WEIGHT = 0.1
+
+
+def shortest_work_first(parts: Parts) -> Order:
+    """sjf with prompts counted, each token as PROMPT_WEIGHT output tokens: many of them share a step."""
+    ns_per_token = 1e9 / parts.options.sjf_tokens_per_s
+
+    def shift(sequence: Sequence) -> int:
+        work = sequence.predicted_tokens + PROMPT_WEIGHT * sequence.num_prompt_tokens
+        return int(ns_per_token * work)
+
+    return KeyedOrder(shift)
 
 
 def _sjf_cases(workload: Workload, target: Target, seed: int) -> list[Case]:
     asked = asking(workload, MAX_TOKENS)
     paced = at_rate(asked, SJF_LOAD * find_capacity(asked, target, PATIENT))
-    sjf: dict[str, object] = {"policy": "sjf", "sjf_tokens_per_s": SJF_TOKENS_PER_S}
-    return [_case("fcfs", {"policy": "fcfs"}, paced, target), _case("sjf", sjf, paced, target)]
-
-
-def _sjf_verdict(cases: Sequence[Case], figures: Sequence[Figures]) -> list[str]:
-    fcfs, sjf = figures
-    window_s = MAX_TOKENS / SJF_TOKENS_PER_S
-    bound_s = fcfs.wait_ms.max / 1e3 + window_s
+    whole = f"{__name__}:{shortest_work_first.__name__}"
     return [
-        f"mean E2E {_change(fcfs.e2e_ms.mean, sjf.e2e_ms.mean)}, mean TTFT "
-        f"{_change(fcfs.ttft_ms.mean, sjf.ttft_ms.mean)} against fcfs",
-        f"p99.9 wait {sjf.wait_ms.p999 / 1e3:,.1f} s; bound {bound_s:,.1f} s (fcfs's longest, and the "
-        f"{window_s:,.0f} s within which later ones may pass)",
+        _case("fcfs", {"policy": "fcfs"}, paced, target),
+        _case("sjf", {"policy": "sjf", "sjf_tokens_per_s": SJF_TOKENS_PER_S}, paced, target),
+        _case("sjf+prompt", {"policy": whole, "sjf_tokens_per_s": SJF_TOKENS_PER_S}, paced, target),
     ]
+
+
+def _sjf_verdict(cases: Seq[Case], figures: Seq[Figures]) -> list[str]:
+    fcfs, *others = figures
+    longest = max(arrival.num_input for arrival in cases[0].workload)
+    most = {"sjf": MAX_TOKENS, "sjf+prompt": MAX_TOKENS + PROMPT_WEIGHT * longest}
+    lines = []
+    for sjf in others:
+        window_s = most[sjf.policy] / SJF_TOKENS_PER_S
+        lines += [
+            f"{sjf.policy}: mean E2E {_change(fcfs.e2e_ms.mean, sjf.e2e_ms.mean)}, mean TTFT "
+            f"{_change(fcfs.ttft_ms.mean, sjf.ttft_ms.mean)} against fcfs",
+            f"{sjf.policy}: p99.9 wait {sjf.wait_ms.p999 / 1e3:,.1f} s; bound "
+            f"{fcfs.wait_ms.max / 1e3 + window_s:,.1f} s (fcfs's longest, and the {window_s:,.0f} s within "
+            "which later ones may pass)",
+        ]
+    return lines
 
 
 # continuous against static ------------------------------------------------------------------------
@@ -71,20 +97,21 @@ STATIC_REQUESTS = 4000
 
 def _static_cases(workload: Workload, target: Target, seed: int) -> list[Case]:
     all_due = at_once(workload[:STATIC_REQUESTS])
+    static = PATIENT | {"batching": "static"}
     return [
-        _case("static", {"batching": "static"}, all_due, target),
+        Case(Cell("padded", static, 1, is_padded=True), all_due, target),
+        Case(Cell("static", static, 1), all_due, target),
         _case("continuous", {"batching": "continuous"}, all_due, target),
     ]
 
 
-def _static_verdict(cases: Sequence[Case], figures: Sequence[Figures]) -> list[str]:
-    static, continuous = figures
-    multiple = continuous.output_tokens_per_s / static.output_tokens_per_s
-    wasted = static.num_padding_tokens / (static.num_input_tokens + static.num_output_tokens)
+def _static_verdict(cases: Seq[Case], figures: Seq[Figures]) -> list[str]:
+    padded, static, continuous = (each.output_tokens_per_s for each in figures)
+    wasted = figures[0].num_padding_tokens / (figures[0].num_input_tokens + figures[0].num_output_tokens)
     return [
-        f"continuous batching has {multiple:.2f} times static's throughput",
-        f"padded to the longest, static would compute {wasted:.2f} tokens in vain for each real one; here it "
-        "is spared that",
+        f"continuous has {continuous / padded:.2f} times the throughput of static batches padded to the "
+        f"longest ({wasted:.2f} tokens in vain for each real one),",
+        f"and {continuous / static:.2f} times that of batches spared their padding, as this server's are",
     ]
 
 
@@ -113,7 +140,7 @@ def _itl_cases(workload: Workload, target: Target, seed: int) -> list[Case]:
     ]
 
 
-def _itl_verdict(cases: Sequence[Case], figures: Sequence[Figures]) -> list[str]:
+def _itl_verdict(cases: Seq[Case], figures: Seq[Figures]) -> list[str]:
     fixed, targeted = figures
     return [
         f"ITL p99 {fixed.itl_ms.p99:,.0f} -> {targeted.itl_ms.p99:,.0f} ms with a target of "
@@ -146,7 +173,7 @@ def _fair_cases(workload: Workload, target: Target, seed: int) -> list[Case]:
     ]
 
 
-def _fair_verdict(cases: Sequence[Case], figures: Sequence[Figures]) -> list[str]:
+def _fair_verdict(cases: Seq[Case], figures: Seq[Figures]) -> list[str]:
     solo, fcfs, fair = figures
     alone = solo.ttft_ms.p99
     beside = {each.policy: each.by_tenant[LIGHT].ttft_ms.p99 for each in (fcfs, fair)}
