@@ -8,17 +8,19 @@ kinds of work can hold a request up, and the longer of the two waits counts:
   the device is full, shares become free at a measured rate; the queue waits for what it needs and is missing.
 * Prefill. Queued prompt tokens over the measured rate at which prompts are computed while there is room.
 
-Requests still being tokenized count too: their prompts are estimated from their characters, and everybody's
-answer from the answers so far. Rates are measured only while they bound the service. Until one has been
-measured, and for whatever order the scheduler has chosen but arrival, this is an estimate: what the promise
-rests on is that the scheduler drops whoever has waited too long (policies.shedding).
+How much of the queue is before a newcomer depends on the order (core.standing). Requests still being
+tokenized count too: their prompts are estimated from their characters, and everybody's answer from the
+answers so far. Rates are measured only while they bound the service. All this is an estimate: what keeps the
+promise is that the scheduler drops whoever has waited too long (policies.shedding).
 """
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 
 from pipeline.core.block_pool import blocks_for
 from pipeline.core.busy_rate import BusyRate
+from pipeline.core.standing import Claim, Standing, by_arrival
 from pipeline.errors import RequestError
 from pipeline.messages import DeviceReady, GenerateRequest, Terms
 
@@ -52,7 +54,8 @@ class _Entry:
     """0 where the prompt came as token ids."""
     num_prompt_tokens: int
     max_tokens: int | None
-    share: float = 0.0
+    claim: Claim
+    share: float
     started_ns: int | None = None
     """When it got its slot."""
     is_released: bool = False
@@ -65,8 +68,10 @@ class Gate:
         self._device: DeviceReady | None = None
         self._max_wait_ns: int | None = None
         self._entries: dict[int, _Entry] = {}
-        self._queued_share = 0.0
-        self._queued_tokens = 0
+        self._standing: Standing = by_arrival
+        self._queued: Counter[Claim] = Counter()
+        self._queued_shares: dict[Claim, float] = {}
+        self._queued_tokens: dict[Claim, int] = {}
         self._free_share = 1.0
         self._is_full = self._is_behind = False
         self._told_ns = 0
@@ -77,17 +82,18 @@ class Gate:
         self._chars_per_token = _FIRST_CHARS_PER_TOKEN
         self._output_tokens = _FIRST_OUTPUT_TOKENS
 
-    def open(self, device: DeviceReady, max_wait_ns: int | None) -> None:
+    def open(self, device: DeviceReady, max_wait_ns: int | None, standing: Standing = by_arrival) -> None:
         """The device is ready. `max_wait_ns`: the longest wait that the server promises; None: no promise."""
         self._device = device
         self._max_wait_ns = max_wait_ns
+        self._standing = standing
 
     # Asked at the door ----------------------------------------------------------------------
 
     def refusal(self, request: GenerateRequest) -> RequestError | None:
         """Why this request is better sent away at once: it would wait for longer than it may."""
         allowed_ns = allowed_wait_ns(request.terms, self._max_wait_ns)
-        wait_ns = self._wait_ns(self._entry(request).share)
+        wait_ns = self._wait_of(self._entry(request))
         if allowed_ns is None or wait_ns is None or wait_ns <= allowed_ns:
             return None
         return RequestError(
@@ -100,7 +106,7 @@ class Gate:
 
     def retry_after_s(self) -> int | None:
         """When a request of the usual size would be served; None: not known."""
-        wait_ns = self._wait_ns(self._mean_share)
+        wait_ns = self._usual_wait_ns()
         return None if wait_ns is None else _whole_seconds(wait_ns)
 
     def enter(self, request: GenerateRequest) -> None:
@@ -165,14 +171,14 @@ class Gate:
         self._pass_time(now_ns)
         self._free_share = min(num_free_slots / device.max_num_seqs, num_free_blocks / device.num_blocks)
         self._is_full = self._free_share < max(self._mean_share, 1 / device.max_num_seqs)
-        self._is_behind = not self._is_full and self._queued_tokens > 0
+        self._is_behind = not self._is_full and bool(self._queued)
 
     # Shown ----------------------------------------------------------------------------------
 
     def gauges(self) -> dict[str, float]:
         """For /metrics. What has not been measured is absent."""
-        shown: dict[str, float] = {"gate_queued_prefill_tokens": self._queued_tokens}
-        wait_ns = self._wait_ns(self._mean_share)
+        shown: dict[str, float] = {"gate_queued_prefill_tokens": sum(self._queued_tokens.values())}
+        wait_ns = self._usual_wait_ns()
         if wait_ns is not None:
             shown["gate_predicted_wait_seconds"] = wait_ns / 1e9
         per_s = self._turnover.per_ns * 1e9 / self._mean_share if self._mean_share else 0.0
@@ -188,15 +194,26 @@ class Gate:
     def _is_measured(self) -> bool:
         return self._turnover.num_done >= _MIN_RELEASES and self._turnover.per_ns > 0
 
-    def _wait_ns(self, share: float) -> float | None:
-        """The wait of a newcomer that needs such a share; None while its rate has not been measured.
+    def _wait_of(self, entry: _Entry) -> float | None:
+        return self._wait_ns(
+            self._standing(entry.claim, entry.share, self._queued_shares) + entry.share,
+            self._standing(entry.claim, entry.num_prompt_tokens, self._queued_tokens),
+        )
+
+    def _usual_wait_ns(self) -> float | None:
+        return self._wait_ns(
+            sum(self._queued_shares.values()) + self._mean_share, sum(self._queued_tokens.values())
+        )
+
+    def _wait_ns(self, share: float, num_tokens: float) -> float | None:
+        """Until so much has been served; None while its rate has not been measured.
 
         Where the latest plan left no prompt waiting, no wait for prefill is predicted, whatever its rate was:
         an old rate must not keep out those who would show a better one.
         """
         if self._device is None:
             return None
-        backlog = self._queued_share + share - self._free_share
+        backlog = share - self._free_share
         for_room_ns = 0.0
         if backlog > 0:
             if not self._is_measured:
@@ -204,7 +221,7 @@ class Gate:
             for_room_ns = backlog / self._turnover.per_ns
         if not self._is_behind or not self._prefill.per_ns:
             return for_room_ns
-        return max(for_room_ns, self._queued_tokens / self._prefill.per_ns)
+        return max(for_room_ns, num_tokens / self._prefill.per_ns)
 
     def _entry(self, request: GenerateRequest) -> _Entry:
         num_chars, num_tokens = 0, 0
@@ -216,21 +233,33 @@ class Gate:
             num_tokens = len(request.prompt or ())
         num_tokens = num_tokens or math.ceil(num_chars / self._chars_per_token)
         max_tokens = request.sampling.max_tokens
-        return _Entry(num_chars, num_tokens, max_tokens, self._share(num_tokens, max_tokens))
+        terms = request.terms
+        claim = Claim(terms.tenant, terms.priority, self._num_output_tokens(max_tokens).bit_length())
+        return _Entry(num_chars, num_tokens, max_tokens, claim, self._share(num_tokens, max_tokens))
 
     def _share(self, num_prompt_tokens: int, max_tokens: int | None) -> float:
         """Of the device: of its slots or its blocks, whichever is more."""
         device = self._device
         if device is None:
             return 0.0
-        expected = self._output_tokens
-        num_output_tokens = int(expected if max_tokens is None else min(expected, max_tokens))
-        num_blocks = blocks_for(num_prompt_tokens + num_output_tokens, device.block_size)
+        num_tokens = num_prompt_tokens + self._num_output_tokens(max_tokens)
+        num_blocks = blocks_for(num_tokens, device.block_size)
         return min(1.0, max(1 / device.max_num_seqs, num_blocks / device.num_blocks))
 
+    def _num_output_tokens(self, max_tokens: int | None) -> int:
+        """To expect."""
+        expected = self._output_tokens
+        return int(expected if max_tokens is None else min(expected, max_tokens))
+
     def _queue(self, entry: _Entry, sign: int) -> None:
-        self._queued_tokens += sign * entry.num_prompt_tokens
-        self._queued_share = max(0.0, self._queued_share + sign * entry.share) if self._queued_tokens else 0.0
+        """It begins (+1) or ceases (-1) to be queued."""
+        claim = entry.claim
+        self._queued[claim] += sign
+        if not self._queued[claim]:
+            del self._queued[claim], self._queued_shares[claim], self._queued_tokens[claim]
+            return
+        self._queued_shares[claim] = self._queued_shares.get(claim, 0.0) + sign * entry.share
+        self._queued_tokens[claim] = self._queued_tokens.get(claim, 0) + sign * entry.num_prompt_tokens
 
     def _pass_time(self, now_ns: int) -> None:
         elapsed_ns, self._told_ns = now_ns - self._told_ns, now_ns

@@ -21,6 +21,7 @@ from pipeline.core.gate import Gate
 from pipeline.core.plan_rows import Flight
 from pipeline.core.policies import SchedulingOptions, make_policies
 from pipeline.core.scheduling import Scheduler
+from pipeline.core.standing import standing_of
 from pipeline.messages import (
     Cancel,
     DeviceReady,
@@ -111,7 +112,8 @@ class Schedule(Stage[Any, ScheduleOptions]):
         self._scheduler = Scheduler(ready, self.ctx.resource(ModelCard).eos_ids, policies)
         self._is_open = True
         max_wait_ms = self.options.max_wait_ms
-        self._gate.open(ready, int(max_wait_ms * 1e6) if max_wait_ms else None)
+        standing = standing_of(self.options.policy, self.options.fair_weights or {})
+        self._gate.open(ready, int(max_wait_ms * 1e6) if max_wait_ms else None, standing)
         self.ctx.resource(Telemetry).watch(self._gauges)
         self.ctx.resource(Telemetry).watch(self._gate.gauges)
         self.ctx.resource(Telemetry).occupancy = self._occupancy

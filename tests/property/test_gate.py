@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from msgspec.structs import replace
 
 from pipeline.core.gate import MAX_RETRY_AFTER_S, Gate, allowed_wait_ns
+from pipeline.core.standing import Standing, by_arrival, standing_of
 from pipeline.messages import DeviceReady, GenerateRequest, SamplingParams, Terms
 
 S = 1_000_000_000
@@ -56,7 +58,7 @@ class Queue:
             self.num_refused += 1
             self.retry_after_s.append(refusal.retry_after_s)
             return
-        predicted_ns = self.gate._wait_ns(self.gate._entry(asked).share)
+        predicted_ns = self.gate._wait_of(self.gate._entry(asked))
         self.gate.enter(asked)
         self.gate.tokenized(asked.request_id, 16)
         self.waiting.append(Waiting(asked, self.now_ns, service_ns, predicted_ns))
@@ -180,6 +182,41 @@ def test_a_slow_time_is_not_held_against_those_who_come_to_an_idle_device() -> N
         gate.enter(request(request_id, 500))
 
 
+def full_device(standing: Standing, terms: Terms) -> Gate:
+    """Full, one slot a second comes free, and ten requests of these terms wait."""
+    gate = Gate()
+    gate.open(DeviceReady(64, 16, 4, 512), 3 * S, standing)
+    for request_id in range(14):
+        gate.enter(replace(request(request_id, 16), terms=terms))
+        gate.tokenized(request_id, 16)
+    for request_id in range(4):
+        gate.started(request_id, S)
+    gate.planned(0, 0, S)
+    for second in range(2, 10):
+        gate.enter(request(100 + second, 16))
+        gate.started(100 + second, (second - 1) * S)
+        gate.released(100 + second, second * S)
+        gate.planned(0, 0, second * S)
+    return gate
+
+
+def test_who_is_served_first_is_let_in_behind_any_queue() -> None:
+    flood = Terms(tenant="heavy", priority=1)
+    light, high = Terms(tenant="light"), Terms(tenant="heavy", priority=2)
+    by_fair_share = standing_of("fair", {})
+    for standing, terms, is_let_in in (
+        (by_arrival, light, False),
+        (by_arrival, high, False),
+        (by_fair_share, light, True),
+        (by_fair_share, high, False),
+        (standing_of("priority", {}), light, False),
+        (standing_of("priority", {}), high, True),
+    ):
+        gate = full_device(standing, flood)
+        refusal = gate.refusal(replace(request(1000, 16), terms=terms))
+        assert (refusal is None) == is_let_in
+
+
 @pytest.mark.parametrize(
     ("patience_ms", "max_wait_ns", "allowed_ns"),
     [(None, None, None), (None, 7, 7), (4000, None, 2 * S), (4000, 1 * S, 1 * S), (4000, 3 * S, 2 * S)],
@@ -218,11 +255,16 @@ class Sums(RuleBasedStateMachine):
         self.inside: set[int] = set()
         self.next_id = 0
 
-    @rule(prompt=st.integers(1, 900), text=st.booleans())
-    def enter(self, prompt: int, text: bool) -> None:
-        asked = request(self.next_id, prompt)
+    @rule(
+        prompt=st.integers(1, 900),
+        text=st.booleans(),
+        max_tokens=st.sampled_from([1, 100]),
+        tenant=st.sampled_from("ab"),
+    )
+    def enter(self, prompt: int, text: bool, max_tokens: int, tenant: str) -> None:
+        asked = replace(request(self.next_id, prompt, max_tokens), terms=Terms(tenant=tenant))
         if text:
-            asked = GenerateRequest(self.next_id, "x" * prompt, None, asked.sampling, 0, 0)
+            asked = replace(asked, prompt="x" * prompt)
         self.gate.enter(asked)
         self.queued[self.next_id] = self.gate._entries[self.next_id].num_prompt_tokens
         self.inside.add(self.next_id)
@@ -253,9 +295,11 @@ class Sums(RuleBasedStateMachine):
 
     @invariant()
     def sums_are_exact(self) -> None:
-        assert self.gate._queued_tokens == sum(self.queued.values())
+        assert sum(self.gate._queued_tokens.values()) == sum(self.queued.values())
         shares = sum(self.gate._entries[request_id].share for request_id in self.queued)
-        assert self.gate._queued_share == pytest.approx(shares, abs=1e-9)
+        assert sum(self.gate._queued_shares.values()) == pytest.approx(shares, abs=1e-9)
+        claims = {self.gate._entries[request_id].claim for request_id in self.queued}
+        assert set(self.gate._queued_shares) == set(self.gate._queued_tokens) == claims
         assert set(self.gate._entries) == self.inside
 
 
