@@ -5,6 +5,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from pipeline.core.standing import standing_of
 from pipeline.errors import ConfigError
 from pipeline.simulate import fleet
 from pipeline.simulate.door import GatedDoor, OpenDoor
@@ -85,11 +86,12 @@ def _replica(
     options: Mapping[str, object], target: Target, *, is_gated: bool = False, is_padded: bool = False
 ) -> Replica:
     table = read_options(options)
-    door = GatedDoor(target.ready, _ns(table.max_wait_ms)) if is_gated else OpenDoor()
+    standing = standing_of(table.policy, table.fair_weights or {})
+    door = GatedDoor(target.ready, _ns(table.max_wait_ms), standing) if is_gated else OpenDoor()
     return Replica(
         make_scheduler(table, target.ready), target.cost, target.host, door=door, is_padded=is_padded
     )
 
 
 def _ns(ms: float | None) -> int | None:
-    return None if ms is None else int(ms * 1e6)
+    return int(ms * 1e6) if ms else None

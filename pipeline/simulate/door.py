@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pipeline.core.gate import Gate
 from pipeline.core.plan_rows import Flight
 from pipeline.core.scheduling import Scheduler
+from pipeline.core.standing import Standing, by_arrival
 from pipeline.messages import DeviceReady, GenerateRequest, TokenizedRequest
 
 
@@ -36,13 +37,14 @@ class GatedDoor(OpenDoor):
 
     Args:
         max_wait_ns: of the options (max_wait_ms); None: nobody is refused who names no patience.
+        standing: of the order.
     """
 
     is_watching = True
 
-    def __init__(self, ready: DeviceReady, max_wait_ns: int | None) -> None:
+    def __init__(self, ready: DeviceReady, max_wait_ns: int | None, standing: Standing = by_arrival) -> None:
         self._gate = Gate()
-        self._gate.open(ready, max_wait_ns)
+        self._gate.open(ready, max_wait_ns, standing)
 
     def refusal(self, request: TokenizedRequest) -> str | None:
         asked = GenerateRequest(
