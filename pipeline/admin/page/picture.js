@@ -106,7 +106,7 @@ export class Picture {
     const share = text(at.right - 12, at.y + 40, "share", "end");
     const cells = {};
     ["queue", "rate", "wait", "service"].forEach((label, i) => {
-      const x = left + (isLow ? i * inner / 4 : (i % 2) * inner * 0.55);
+      const x = left + inner * (isLow ? [0, 0.325, 0.55, 0.79][i] : [0, 0.6][i % 2]);
       const y = at.y + (isLow ? 58 : 56 + Math.floor(i / 2) * 31);
       text(x, y, "caption").textContent = label === "queue" ? QUEUES[name] ?? label : label;
       cells[label] = text(x, y + 15, "value");
@@ -164,7 +164,7 @@ export class Picture {
     busy.setAttribute("width", (stage.busy * length).toFixed(1));
     group.dataset.use = use(stage.busy);
     say(share, percent(stage.busy));
-    say(cells.queue, `${stage.depth} / ${stage.bound}`);
+    say(cells.queue, `${stage.depth}/${stage.bound}`);
     say(cells.rate, rate(stage.per_s));
     say(cells.wait, time(stage.wait_us));
     say(cells.service, time(stage.service_us));

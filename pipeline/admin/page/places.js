@@ -87,7 +87,7 @@ function wide(width) {
 }
 
 function narrow(width) {
-  const [left, right, h, gap, top] = [26, 40, 86, 30, 8];
+  const [left, right, h, gap, top] = [22, 34, 86, 30, 8];
   const boxes = {};
   ORDER.forEach((name, i) => boxes[name] = box(left, top + i * (h + gap), width - left - right, h));
   const { schedule: s, sample: m, detokenize: d } = boxes;
@@ -110,7 +110,7 @@ function narrow(width) {
   };
   const aside = (a, b, lane, dy) => {
     const [from, to] = [boxes[a], boxes[b]];
-    const x = from.right + 9 + lane * 7;
+    const x = from.right + 8 + lane * 6;
     const up = to.y < from.y ? dy : -dy;
     links[`${a}>${b} control`] = {
       path: through([from.right + 2, from.cy - up], [x, from.cy - up], [x, to.cy + up], [to.right + 4, to.cy + up]),
@@ -124,7 +124,7 @@ function narrow(width) {
   aside("stream", "schedule", 3, 2);
   aside("schedule", "stream", 3, 26);
   links["sample>schedule control"] = {
-    path: through([m.right + 2, m.cy], [m.right + 16, m.cy], [m.right + 16, s.cy + 18], [s.right + 5, s.cy + 18]),
+    path: through([m.right + 2, m.cy], [m.right + 14, m.cy], [m.right + 14, s.cy + 18], [s.right + 5, s.cy + 18]),
   };
   const last = boxes.stream;
   return {
