@@ -110,17 +110,27 @@ def test_fair_keeps_backlogged_tenants_within_twice_the_maximum(
     light: list[tuple[int, int]], heavy: list[tuple[int, int]], max_num_seqs: int, weight: float
 ) -> None:
     """The theorem of the paper for backlogged clients. One at a time, that is two maximal requests."""
-    core = scheduler(device(max_num_seqs), policy="fair", fair_weights={"light": weight}, max_wait_ms=None)
-    ids = count()
-    queues = {"light": light, "heavy": heavy}
-    world = World(core)
-    for tenant, sizes in queues.items():
-        world.add(*(request(next(ids), prompt, output, tenant=tenant) for prompt, output in sizes))
-    service = core.policies.order.service  # type: ignore[attr-defined]
+    weights = {"light": weight, "heavy": 1.0}
+    core = scheduler(device(max_num_seqs), policy="fair", fair_weights=weights, max_wait_ms=None)
+    world, ids = World(core), count()
+    requests: dict[int, TokenizedRequest] = {}
+    num_prompt_tokens: dict[int, int] = {}
+    for tenant, sizes in {"light": light, "heavy": heavy}.items():
+        for prompt, output in sizes:
+            each = request(next(ids), prompt, output, tenant=tenant)
+            requests[each.request_id], num_prompt_tokens[each.request_id] = each, prompt
+            world.add(each)
+    got = {"light": 0.0, "heavy": 0.0}
     differences = [0.0]
-    world.after_step = lambda: differences.append(service("light") - service("heavy"))
-    while all(any(each.terms.tenant == t for each in core.policies.order.candidates(0)) for t in queues):
+    while {each.terms.tenant for each in core.policies.order.candidates(0)} == got.keys():
         world.step()
+        plan = world.plans[-1]
+        for request_id, samples in zip(plan.request_ids, plan.samples, strict=True):
+            tenant = requests[request_id].terms.tenant
+            got[tenant] += 2 * samples / weights[tenant]
+        for request_id in plan.request_ids[len(plan.request_ids) - len(plan.admitted) :]:
+            tenant = requests[request_id].terms.tenant
+            got[tenant] += num_prompt_tokens[request_id] / weights[tenant]
+        differences.append(got["light"] - got["heavy"])
     largest = max(prompt + 2 * output for prompt, output in light + heavy)
-    bound = 2 * max_num_seqs * largest
-    assert max(differences) - min(differences) <= bound
+    assert max(differences) - min(differences) <= 2 * max_num_seqs * largest

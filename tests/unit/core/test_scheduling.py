@@ -224,6 +224,28 @@ def test_a_paused_request_keeps_its_blocks_and_lets_others_pass() -> None:
     assert waiting(core) == [0]
 
 
+def test_a_paused_running_request_has_no_rows_until_it_goes_on() -> None:
+    core = scheduler()
+    core.add(request(0, prompt=3, max_tokens=9))
+    core.add(request(1, prompt=3, max_tokens=9))
+    step(core)
+    core.pause(0, is_paused=True)
+    assert plan(core).request_ids == [1]
+    core.pause(0, is_paused=False)
+    assert plan(core).request_ids == [0, 1]
+
+
+def test_more_decode_rows_than_the_budget_holds_go_on_oldest_first() -> None:
+    core = scheduler(max_tokens=2)
+    for k in range(3):
+        core.add(request(k, prompt=1, max_tokens=9))
+    assert plan(core).request_ids == [0, 1]
+    core.pause(0, is_paused=True)
+    assert plan(core).request_ids == [1, 2]
+    core.pause(0, is_paused=False)
+    assert plan(core).request_ids == [0, 1]
+
+
 def test_started_once_and_times_add_up() -> None:
     core = scheduler()
     core.add(request(0, prompt=3, max_tokens=2))
