@@ -3,6 +3,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from pipeline.assemble import check
+from pipeline.config import loads
 from pipeline.core.length_prediction import QuantileLengths
 from pipeline.core.policies import SchedulingOptions, make_policies
 from pipeline.core.policies.deadline import DeadlineOrder
@@ -84,6 +86,12 @@ def test_what_cannot_be_made_is_a_config_error_naming_the_key(key: str, value: s
         make(**{key: value})
     assert f"stages.schedule.options.{key} = {value!r}" in str(raised.value)
     assert says in str(raised.value)
+
+
+def test_a_fault_is_told_with_the_file_before_anything_starts() -> None:
+    config = loads("[stages.schedule.options]\npolicy = 'pipeline.nowhere:Order'", "my.toml")
+    with pytest.raises(ConfigError, match=r"my\.toml: stages\.schedule\.options\.policy = "):
+        check(config)
 
 
 def test_steps_are_learned_from_only_where_a_policy_asks() -> None:
