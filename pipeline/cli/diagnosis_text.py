@@ -20,6 +20,11 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
     for number, finding in enumerate(diagnosis.findings, 1):
         _finding(console, number, finding)
     for attribution in diagnosis.attributions:
+        console.print(
+            f"\np{attribution.percent}: TTFT {_ms(attribution.ttft_ns)} ms, E2E {_ms(attribution.e2e_ns)} ms, "
+            f"{attribution.num_output_tokens:.0f} tokens",
+            highlight=False,
+        )
         console.print(_latency(attribution))
     if diagnosis.stages:
         console.print(_stages(diagnosis.stages))
@@ -45,22 +50,20 @@ def _finding(console: Console, number: int, finding: Finding) -> None:
 
 
 def _latency(attribution: Attribution) -> Table:
-    table = Table(
-        title=f"\np{attribution.percent}: TTFT {attribution.ttft_ns / 1e6:,.1f} ms, "
-        f"E2E {attribution.e2e_ns / 1e6:,.1f} ms, {attribution.num_output_tokens:.0f} tokens",
-        title_justify="left",
-    )
+    table = Table()
+    knows_ttft = bool(attribution.ttft_segments_ns)
     table.add_column("segment")
-    for name in ("TTFT ms", "share", "E2E ms", "share", "after first token ms"):
+    for name in ("TTFT ms", "share", "after first token ms") if knows_ttft else ():
+        table.add_column(name, justify="right")
+    for name in ("E2E ms", "share"):
         table.add_column(name, justify="right")
     for name, whole_ns in attribution.segments_ns.items():
         first_ns = attribution.ttft_segments_ns.get(name, 0.0)
         shares = first_ns / max(1.0, attribution.ttft_ns), whole_ns / max(1.0, attribution.e2e_ns)
         if max(shares) >= MIN_SHARE:
             after_ns = attribution.decode_segments_ns.get(name, 0.0)
-            table.add_row(
-                name, _ms(first_ns), f"{shares[0]:.0%}", _ms(whole_ns), f"{shares[1]:.0%}", _ms(after_ns)
-            )
+            before = (_ms(first_ns), f"{shares[0]:.0%}", _ms(after_ns)) if knows_ttft else ()
+            table.add_row(name, *before, _ms(whole_ns), f"{shares[1]:.0%}")
     return table
 
 

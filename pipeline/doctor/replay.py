@@ -66,11 +66,17 @@ class Request(msgspec.Struct):
         return parts | {REMAINDER: max(0.0, self.e2e_s * 1e9 - sum(parts.values()))}
 
 
+class Spread(msgspec.Struct):
+    p99_ms: float
+
+
 class Summary(msgspec.Struct):
     num_sent: int
     num_shed: int
     wall_s: float
     client_bound: list[str]
+    loop_lag: Spread | None = None
+    """How late the generator's own loop came."""
 
 
 class Replay(msgspec.Struct):
@@ -95,7 +101,7 @@ def diagnose_replay(replay: Replay) -> Diagnosis:
         attributions=attributions,
         stages=(),
         laws=(),
-        unknown=UNKNOWN,
+        unknown=_unknown(replay),
     )
 
 
@@ -118,23 +124,32 @@ def _attribution(finished: Sequence[Request], percent: int) -> Attribution:
 
 
 def _generator(replay: Replay, attributions: Sequence[Attribution]) -> Finding | None:
-    """The generator was late, or its own loop was: then what it measured is its own doing in part."""
-    late_ns = attributions[-1].segments_ns[LATE] if attributions else 0.0
-    share = late_ns / attributions[-1].e2e_ns if attributions else 0.0
-    reasons = replay.summary.client_bound
-    if not reasons and share < NOTICEABLE_SHARE:
+    """The generator was late, or read late, by a part of p99 that matters: that part is its own doing."""
+    if not attributions:
         return None
+    tail, lag = attributions[-1], replay.summary.loop_lag
+    own_ns = tail.segments_ns[LATE] + (lag.p99_ms * 1e6 if lag else 0.0)
+    share = min(1.0, own_ns / tail.e2e_ns)
+    if share < NOTICEABLE_SHARE:
+        return None
+    reasons = "; ".join(replay.summary.client_bound) or "requests left late"
     return found(
         Constraint.GENERATOR,
         "The load generator cannot keep up",
-        Share(share, late_ns, "p99 E2E"),
-        f"{'; '.join(reasons) or 'requests left late'}: these latencies are not the server's alone.",
+        Share(share, own_ns, "p99 E2E"),
+        f"{reasons}: these latencies are not the server's alone.",
         (
-            Advice("loadgen", "give it cores of its own (taskset), or a machine of its own"),
+            Advice("loadgen", "cores of its own (taskset), or a machine of its own"),
             Advice("--speed", "lower: fewer requests a second"),
         ),
         "nothing: numbers that are the generator's say nothing of the server.",
     )
+
+
+def _unknown(replay: Replay) -> tuple[str, ...]:
+    """What a result cannot tell, and how exact it is."""
+    reasons = "; ".join(replay.summary.client_bound)
+    return (*UNKNOWN, f"times of the client to the last digit: {reasons}") if reasons else UNKNOWN
 
 
 def _admission(replay: Replay) -> Finding | None:

@@ -24,6 +24,12 @@ def test_a_generator_in_time_is_not_named() -> None:
     assert judged(late_s=0.001).findings == ()
 
 
+def test_a_lag_that_hardly_matters_is_said_and_no_finding() -> None:
+    diagnosis = judged(late_s=0.02)
+    assert diagnosis.findings == ()
+    assert any("p99 lateness 20.0 ms" in each for each in diagnosis.unknown)
+
+
 def test_requests_that_were_shed() -> None:
     mixed = [record(k, shed=k % 5 == 0) for k in range(100)]
     finding = judge(result(mixed), "result.json").findings[0]
