@@ -21,8 +21,8 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
         _finding(console, number, finding)
     for attribution in diagnosis.attributions:
         console.print(
-            f"\np{attribution.percent}: TTFT {_ms(attribution.ttft_ns)} ms, E2E {_ms(attribution.e2e_ns)} ms, "
-            f"{attribution.num_output_tokens:.0f} tokens",
+            f"\np{attribution.percent}: TTFT {_ms(attribution.ttft_ns)} ms, "
+            f"E2E {_ms(attribution.e2e_ns)} ms, {attribution.num_output_tokens:.0f} tokens",
             highlight=False,
         )
         console.print(_latency(attribution))
