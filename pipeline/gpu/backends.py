@@ -9,6 +9,7 @@ from torch import Tensor
 from pipeline.checkpoint.card import Architecture
 from pipeline.errors import ConfigError
 from pipeline.gpu.api import KvLayout, Model
+from pipeline.gpu.evidence import Evidence
 from pipeline.gpu.host.build import Build, HostUnavailable, find_compiler
 from pipeline.gpu.host.library import HostLibrary, load_library
 from pipeline.gpu.host.model import HostLlama, check_shape
@@ -23,16 +24,22 @@ def open_model(
     options: RunnerOptions,
     dtype: torch.dtype,
     device: torch.device,
+    evidence: Evidence | None = None,
 ) -> tuple[Model, KvLayout]:
-    """The model with its weights, and the layout of its cache. Raises ModelError or ConfigError."""
+    """The model with its weights, and the layout of its cache. Raises ModelError or ConfigError.
+
+    Args:
+        evidence: what `weights = "auto"` goes by; None is bf16.
+    """
     family = find_model(architecture.family)
     library = _host_library(architecture, options, dtype, device)
     if library is None:
         ops = TorchOps(device, options.block_size)
         return family.load(architecture, tensors, ops, dtype, device), ops
-    model = HostLlama.load(
-        architecture, tensors, library, is_int8=options.weights == "int8", num_threads=torch.get_num_threads()
-    )
+    is_int8 = _choose_int8(options, evidence)
+    weights, threads = "int8" if is_int8 else "bf16", torch.get_num_threads()
+    _log().info("the model runs on the host kernels", isa=library.isa_name, weights=weights, threads=threads)
+    model = HostLlama.load(architecture, tensors, library, is_int8, threads)
     return model, model
 
 
@@ -51,8 +58,6 @@ def _host_library(
             raise ConfigError(f'backend = "host" cannot run: {reason}') from reason
         _choose_torch(options, str(reason), device.type != "cpu" or dtype != torch.bfloat16)
         return None
-    weights = "int8" if options.weights == "int8" else "bf16"
-    _log().info("the model runs on the host kernels", isa=library.isa_name, weights=weights)
     return library
 
 
@@ -64,6 +69,20 @@ def _check(
     if dtype != torch.bfloat16:
         raise HostUnavailable('it keeps keys and values in bf16, and dtype = "float32"')
     check_shape(architecture, options.block_size)
+
+
+def _choose_int8(options: RunnerOptions, evidence: Evidence | None) -> bool:
+    if options.weights != "auto":
+        return options.weights == "int8"
+    if evidence is None:
+        _log().info("bf16 weights: nothing is known of int8 for this model (stageline eval finds out)")
+        return False
+    _log().info(
+        "int8 weights are good enough" if evidence.allows_int8 else "int8 weights are not good enough",
+        perplexity=f"{evidence.increase:+.2%} against {evidence.against}",
+        predictions=evidence.num_tokens,
+    )
+    return evidence.allows_int8
 
 
 def _choose_torch(options: RunnerOptions, reason: str, is_asked_for: bool) -> None:

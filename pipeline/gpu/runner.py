@@ -15,6 +15,7 @@ from pipeline.checkpoint.card import Architecture, ModelCard
 from pipeline.errors import ConfigError
 from pipeline.gpu.api import LayerKv, Model
 from pipeline.gpu.backends import open_model
+from pipeline.gpu.evidence import Evidence, find_evidence
 from pipeline.gpu.host_kv import HostKv
 from pipeline.gpu.inputs import SlotTable
 from pipeline.gpu.kv_cache import block_bytes, new_kv_cache
@@ -95,7 +96,8 @@ def load_runner(
     clock: Clock = time.perf_counter_ns,
 ) -> Runner:
     """Read the card's weights onto the device; seconds. Raises ModelError or ConfigError."""
-    return build_runner(card.architecture, load_tensors(card), options, sampling_op, clock)
+    evidence = find_evidence(card)
+    return build_runner(card.architecture, load_tensors(card), options, sampling_op, clock, evidence)
 
 
 @torch.inference_mode()
@@ -105,6 +107,7 @@ def build_runner(
     options: RunnerOptions,
     sampling_op: Callable[[], SamplingOp] = SamplingOp,
     clock: Clock = time.perf_counter_ns,
+    evidence: Evidence | None = None,
 ) -> Runner:
     """As load_runner, with the weights given, under their Hugging Face names."""
     max_model_len = _max_model_len(architecture, options)
@@ -113,7 +116,7 @@ def build_runner(
     if options.num_threads is not None:
         torch.set_num_threads(options.num_threads)
     dtype = torch.float32 if options.dtype == "float32" else torch.bfloat16
-    model, layout = open_model(architecture, tensors, options, dtype, device)
+    model, layout = open_model(architecture, tensors, options, dtype, device, evidence)
     max_blocks = -(-max_model_len // options.block_size)
     bytes_a_block = block_bytes(architecture, options.block_size, dtype)
     num_blocks = options.num_blocks or count_blocks(

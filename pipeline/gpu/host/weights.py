@@ -14,9 +14,11 @@ from pipeline.gpu.host import library as abi
 from pipeline.gpu.memory import huge_zeros
 from pipeline.gpu.tensors import Shapes, checked
 
-GROUP = 64
+GROUP = 32
 """rows.h: widths are multiples of it."""
 LANES, PANEL = 16, 32
+LINE = 64
+"""Bytes of a cache line, at whose start every weight begins."""
 CHUNK_ROWS = 4096
 """Rows of a weight that are widened to fp32 at a time."""
 EMBEDDING, HEAD, NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
@@ -62,7 +64,7 @@ class Arena:
         self._used = 0
 
     def take(self, num_bytes: int) -> npt.NDArray[np.uint8]:
-        start, self._used = self._used, self._used + padded(num_bytes, GROUP)
+        start, self._used = self._used, self._used + padded(num_bytes, LINE)
         return self._bytes[start : start + num_bytes]
 
 
@@ -155,7 +157,7 @@ def _sizes(architecture: Architecture) -> dict[str, tuple[int, int]]:
 
 def _arena_bytes(architecture: Architecture, is_int8: bool) -> int:
     return sum(
-        padded(width * outputs * (1 if is_int8 else 2), GROUP)
+        padded(width * outputs * (1 if is_int8 else 2), LINE)
         for width, outputs in _sizes(architecture).values()
     )
 

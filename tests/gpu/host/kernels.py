@@ -15,7 +15,7 @@ Floats = npt.NDArray[np.float32]
 Words = npt.NDArray[np.uint16]
 Ints = npt.NDArray[np.int32]
 
-GROUP, PANEL, LANES, STRIP = 64, 32, 16, 16
+GROUP, PANEL, LANES, STRIP = 32, 32, 16, 16
 THREADS = 2
 
 

@@ -7,7 +7,7 @@
 using bf16 = uint16_t;  // the upper half of an fp32
 
 constexpr int LANES = 16;
-constexpr int GROUP = 64;  // inputs that share one scale in an int8 row; rows are padded to multiples of it
+constexpr int GROUP = 32;  // inputs that share one scale in an int8 row; rows are padded to multiples of it
 
 inline float to_float(bf16 x) {
     uint32_t bits = uint32_t(x) << 16;

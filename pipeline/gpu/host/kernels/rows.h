@@ -1,5 +1,5 @@
 // The input of a linear: T rows as bf16, or as int8 with one scale for every GROUP of neighbours in a row
-// (one scale a row would cost 3 % perplexity where this costs 0.4 %).
+// (one scale a row would cost 3 % of perplexity, groups of 64 another 0.3 % over these).
 #pragma once
 #include "isa.h"
 

@@ -1,0 +1,72 @@
+"""What evaluations have found about quantised weights: the ground on which `weights = "auto"` decides.
+
+`stageline eval` writes one record for each model and scheme into $XDG_CACHE_HOME/stageline/evals
+(~/.cache/... without that variable). What is known of the default model comes with the program.
+"""
+
+import hashlib
+from pathlib import Path
+
+import msgspec
+
+from pipeline.checkpoint.card import ModelCard
+from pipeline.checkpoint.model import size_bytes
+from pipeline.checkpoint.store import models_folder
+
+INT8_SCHEME = "int8 per output, activations int8 in groups of 32"
+"""Changes when the arithmetic does: records of another scheme do not count."""
+MAX_INCREASE = 0.01
+"""Of perplexity, as a share."""
+MIN_TOKENS = 4096
+"""Fewer say too little: the increase is known to about 0.3 % from so many."""
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """One evaluation of a model's weights against the same model in `against`, on the same tokens."""
+
+    reference: str
+    scheme: str
+    against: str
+    num_tokens: int
+    """Predictions that were scored."""
+    perplexity: float
+    baseline: float
+    """The perplexity of `against`."""
+    agreement: float
+    """Share of the predictions whose best token is the same."""
+
+    @property
+    def increase(self) -> float:
+        """Of perplexity, as a share of the baseline's."""
+        return self.perplexity / self.baseline - 1
+
+    @property
+    def allows_int8(self) -> bool:
+        is_enough = self.num_tokens >= MIN_TOKENS and self.scheme == INT8_SCHEME
+        return is_enough and self.increase <= MAX_INCREASE
+
+
+def find_evidence(card: ModelCard) -> Evidence | None:
+    """The latest evaluation of this model's int8 weights: of this machine, else what is known."""
+    try:
+        return msgspec.json.decode(_record(card).read_bytes(), type=Evidence)
+    except (OSError, msgspec.DecodeError):
+        return KNOWN.get(card.reference)
+
+
+def save_evidence(card: ModelCard, evidence: Evidence) -> Path:
+    """In the place of any earlier one. Raises OSError."""
+    path = _record(card)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(".draft")
+    draft.write_bytes(msgspec.json.format(msgspec.json.encode(evidence)))
+    draft.replace(path)
+    return path
+
+
+def _record(card: ModelCard) -> Path:
+    files = f"{card.reference}\n{size_bytes(card)}\n{INT8_SCHEME}"
+    return models_folder().parent / "evals" / f"{hashlib.sha256(files.encode()).hexdigest()[:20]}.json"
+
+
+KNOWN: dict[str, Evidence] = {}
