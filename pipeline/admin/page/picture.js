@@ -98,7 +98,7 @@ export class Picture {
     );
     const queue = svg("rect", { x: at.x + 10, y: at.bottom - 12, width: 5, height: 0, rx: 2.5, class: "queue" });
     const swatch = svg("rect", { x: left, y: at.y + 14, width: 9, height: 9, rx: 2, class: `fill-${name}` });
-    const length = inner - 44;
+    const length = inner - 54;
     const track = svg("rect", { x: left, y: at.y + 33, width: length, height: 5, rx: 2.5, class: "track" });
     const busy = svg("rect", { x: left, y: at.y + 33, width: 0, height: 5, rx: 2.5, class: "busy" });
     group.append(queue, swatch, track, busy);
