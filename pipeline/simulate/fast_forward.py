@@ -26,7 +26,10 @@ def learns_from_steps(policies: Policies) -> bool:
 
 
 def num_alike(scheduler: Scheduler, first: StepPlan, second: StepPlan, now_ns: int) -> int:
-    """How many plans after the two in flight are the same rows, one token each; 0 if that cannot be said."""
+    """How many plans after the two in flight have the same rows, one token each, as long as none ends.
+
+    0 if that cannot be said. When one ends, only the caller knows.
+    """
     running = scheduler.residents.running
     if not len(first.token_ids) == len(second.token_ids) == len(running) or not running:
         return 0
@@ -34,11 +37,8 @@ def num_alike(scheduler: Scheduler, first: StepPlan, second: StepPlan, now_ns: i
         return 0
     if len(second.slots) != len(running) or not _is_closed(scheduler, now_ns):
         return 0
-    if any(each.is_paused for each in running.values()):
-        return 0
-    left = min(each.max_len - each.num_tokens for each in running.values())
     # each row takes a block at most every block_size steps, and one more
-    return min(left, (scheduler.pool.num_free // len(running) - 1) * scheduler.device.block_size)
+    return (scheduler.pool.num_free // len(running) - 1) * scheduler.device.block_size
 
 
 def _is_closed(scheduler: Scheduler, now_ns: int) -> bool:
@@ -62,9 +62,8 @@ def skip(scheduler: Scheduler, count: int) -> None:
         sequence.token_ids += repeat(TOKEN, count)
         sequence.num_computed += count
         sequence.num_tokens += count
-        missing = blocks_for(sequence.num_computed, block_size) - len(sequence.blocks)
-        if missing > 0:
-            blocks = scheduler.pool.take(missing)
+        if sequence.num_computed > len(sequence.blocks) * block_size:
+            blocks = scheduler.pool.take(blocks_for(sequence.num_computed, block_size) - len(sequence.blocks))
             assert blocks is not None, "num_alike leaves room for every block"
             sequence.blocks += blocks
     residents.num_kv_tokens += count * len(decoding)

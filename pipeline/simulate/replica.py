@@ -103,7 +103,7 @@ class Replica:
         in_flight, result_ns, scheduler = self._in_flight, self._host.result_ns, self.scheduler
         while True:
             next_ns = in_flight[0].end_ns + result_ns if in_flight else FOREVER
-            wake_ns = scheduler.wake_ns
+            wake_ns = scheduler.wake_ns if scheduler.num_waiting else None
             if wake_ns is not None and self._held_ns < wake_ns < next_ns:
                 if wake_ns > until_ns:
                     return
@@ -194,7 +194,8 @@ class Replica:
         if self.ledger.going != first.plan.request_ids or second.work.num_tokens != second.work.num_rows:
             return
         now_ns = first.end_ns + self._host.result_ns
-        limit = min(self.ledger.num_steps_to_end, num_alike(self.scheduler, first.plan, second.plan, now_ns))
+        num_alike_ahead = num_alike(self.scheduler, first.plan, second.plan, now_ns)
+        limit = min(self.ledger.num_steps_to_end - 1, num_alike_ahead)
         if limit < WORTHWHILE:
             return
         wake_ns = self.scheduler.wake_ns
