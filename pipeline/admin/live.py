@@ -33,6 +33,8 @@ class Live:
         )
         self._clock = clock
         self._samples: deque[Sample] = deque(maxlen=WINDOW_TICKS)
+        self._stepping_ns: deque[int] = deque(maxlen=WINDOW_TICKS)
+        """At each sample, how long the device had computed at a step that had not ended."""
         self._work: deque[Work] = deque(maxlen=WINDOW_TICKS)
         """What ended from each sample to the next."""
         self._last_steps: list[StepRecord] = []
@@ -64,17 +66,19 @@ class Live:
         """What has changed since the tick before; rates are over the last WINDOW_TICKS."""
         sample = self._pipeline.sampler.sample()
         self._begin(sample.at_ns)
-        before, last_ns = self._samples[0], self._samples[-1].at_ns
+        before, last_ns, stepped_ns = self._samples[0], self._samples[-1].at_ns, self._stepping_ns[0]
         steps, requests = self._journal.steps(last_ns), self._journal.requests(last_ns)
+        occupancy = self._telemetry.occupancy() if self._telemetry.occupancy else None
+        told, self._last_steps = [*self._last_steps, *steps], steps[-1:] or self._last_steps
+        self._stepping_ns.append(self._stepping(sample.at_ns, occupancy))
         self._samples.append(sample)
         self._work.append(snapshot.work_of(requests, steps))
         work = snapshot.together(self._work)
-        occupancy = self._telemetry.occupancy() if self._telemetry.occupancy else None
-        told, self._last_steps = [*self._last_steps, *steps], steps[-1:] or self._last_steps
+        device_ns = work.device_ns + self._stepping_ns[-1] - stepped_ns
         return Snapshot(
             state=self.state,
             totals=snapshot.totals(before, sample, work, occupancy),
-            stages=snapshot.stage_views(before, sample, work, occupancy, self._bounds),
+            stages=snapshot.stage_views(before, sample, work, device_ns, occupancy, self._bounds),
             moment=snapshot.moment(sample.at_ns, requests, told),
             steps=snapshot.step_columns(steps),
             requests=snapshot.request_views(requests),
@@ -85,10 +89,19 @@ class Live:
         """Take the first sample of a stretch of readings."""
         if self._samples and now_ns - self._samples[-1].at_ns > _GONE_NS:
             self._samples.clear()
+            self._stepping_ns.clear()
             self._work.clear()
             self._last_steps.clear()
         if not self._samples:
             self._samples.append(self._pipeline.sampler.sample())
+            self._stepping_ns.append(0)
+
+    def _stepping(self, at_ns: int, occupancy: Occupancy | None) -> int:
+        """It began when the step before ended, or after the latest sample that saw none."""
+        if occupancy is None or not occupancy.is_stepping:
+            return 0
+        begun_ns = self._samples[-1].at_ns - self._stepping_ns[-1]
+        return at_ns - max([begun_ns, *(step.end_ns for step in self._last_steps)])
 
     def _changed_blocks(self, occupancy: Occupancy | None) -> BlockMap | None:
         """The map, unless all pages have it."""

@@ -86,9 +86,9 @@ def totals(
 
 
 def stage_views(
-    before: Sample, now: Sample, work: Work, occupancy: Occupancy | None, bounds: Bounds
+    before: Sample, now: Sample, work: Work, device_ns: int, occupancy: Occupancy | None, bounds: Bounds
 ) -> list[StageView]:
-    """One a stage, in data order. `work` is what ended between the samples.
+    """One a stage, in data order. `work` ended between the samples; the device computed for `device_ns`.
 
     Three are more than their inbox and handle() show: the door has live requests, the scheduler waiting ones,
     and what execute does is done by the device.
@@ -96,7 +96,7 @@ def stage_views(
     elapsed_ns = max(1, now.at_ns - before.at_ns)
     views = [_stage(a, b, elapsed_ns) for a, b in zip(before.stages, now.stages, strict=True)]
     own: dict[str, dict[str, object]] = {
-        "execute": {"busy": round(min(1.0, work.device_ns / elapsed_ns), 4)},
+        "execute": {"busy": round(max(0.0, min(1.0, device_ns / elapsed_ns)), 4)},
         "schedule": _with_waiting(now.stages[2], occupancy, bounds),
         "ingress": {
             "depth": now.num_live,

@@ -245,7 +245,12 @@ class Schedule(Stage[Any, ScheduleOptions]):
 
     def _occupancy(self) -> Occupancy:
         scheduler = self._scheduler
-        return Occupancy(scheduler.num_running, scheduler.num_waiting, scheduler.pool.states())
+        return Occupancy(
+            scheduler.num_running,
+            scheduler.num_waiting,
+            scheduler.pool.states(),
+            scheduler.num_in_flight > 0,
+        )
 
     def _gauges(self) -> dict[str, float]:
         scheduler = self._scheduler

@@ -12,3 +12,5 @@ class Occupancy(msgspec.Struct, frozen=True, gc=False):
     num_waiting: int
     blocks: bytes
     """One byte a KV block, in the order of their ids: BLOCK_FREE or BLOCK_OWNED."""
+    is_stepping: bool = False
+    """A step is on the device."""

@@ -50,7 +50,9 @@ def request(number: int, arrived_ms: int, e2e_ms: int, ttft_ms: int | None) -> R
 
 def views(before: Sample, now: Sample, **records: Any) -> dict[str, StageView]:
     work = snapshot.work_of(records.get("requests", []), records.get("steps", []))
-    made = snapshot.stage_views(before, now, work, records.get("occupancy"), snapshot.Bounds(100, 50))
+    made = snapshot.stage_views(
+        before, now, work, work.device_ns, records.get("occupancy"), snapshot.Bounds(100, 50)
+    )
     return {view.name: view for view in made}
 
 
