@@ -1,9 +1,10 @@
 """What an open live page costs the server: CPU time with a page's feed open, against none, in turns.
 
-    python -m tests.perf.live_page_cost [--clients 32] [--window-s 10] [--rounds 5]
+    python -m tests.perf.live_page_cost [--clients 32] [--window-s 30] [--rounds 4]
 
 Run it on a quiet machine. The server is a process of its own with a runner that takes 4 ms a step; this
-process is its clients and its page, which reads the feed and asks the doctor as often as the real one does.
+process is its clients and its page, which reads the feed and asks the doctor as often as the real one does:
+a window of 30 s has one judgement in it.
 """
 
 import argparse
@@ -67,6 +68,7 @@ async def look(session: aiohttp.ClientSession, url: str) -> None:
                 pass
 
     async def ask() -> None:
+        await asyncio.sleep(DIAGNOSIS_S / 2)  # so that a window has its share of them
         while True:
             async with session.get(f"{url}/api/diagnosis?last_s=30") as response:
                 await response.read()
@@ -134,8 +136,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("role", nargs="?", choices=["serve"])
     parser.add_argument("--clients", type=int, default=32)
-    parser.add_argument("--window-s", type=float, default=10)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--window-s", type=float, default=30)
+    parser.add_argument("--rounds", type=int, default=4)
     args = parser.parse_args()
     asyncio.run(serve() if args.role else measure(args))
 
