@@ -1,6 +1,7 @@
 """Which code runs the model: the host kernels, or torch. Chosen once, and logged with the reason."""
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import structlog
 import torch
@@ -13,9 +14,20 @@ from pipeline.gpu.evidence import Evidence
 from pipeline.gpu.host.build import Build, HostUnavailable, find_compiler
 from pipeline.gpu.host.library import HostLibrary, load_library
 from pipeline.gpu.host.model import HostLlama, check_shape
+from pipeline.gpu.host.sampling import HostSampler
 from pipeline.gpu.kernels.reference import TorchOps
 from pipeline.gpu.models import find_model
 from pipeline.gpu.options import RunnerOptions
+from pipeline.gpu.sampling import SamplingOp
+
+
+class Opened(NamedTuple):
+    """What runs a model."""
+
+    model: Model
+    layout: KvLayout
+    sampler: SamplingOp | None
+    """A faster one to take the built-in op's place."""
 
 
 def open_model(
@@ -25,8 +37,8 @@ def open_model(
     dtype: torch.dtype,
     device: torch.device,
     evidence: Evidence | None = None,
-) -> tuple[Model, KvLayout]:
-    """The model with its weights, and the layout of its cache. Raises ModelError or ConfigError.
+) -> Opened:
+    """The model with its weights. Raises ModelError or ConfigError.
 
     Args:
         evidence: what `weights = "auto"` goes by; None is bf16.
@@ -35,12 +47,12 @@ def open_model(
     library = _host_library(architecture, options, dtype, device)
     if library is None:
         ops = TorchOps(device, options.block_size)
-        return family.load(architecture, tensors, ops, dtype, device), ops
+        return Opened(family.load(architecture, tensors, ops, dtype, device), ops, None)
     is_int8 = _choose_int8(options, evidence)
     weights, threads = "int8" if is_int8 else "bf16", torch.get_num_threads()
     _log().info("the model runs on the host kernels", isa=library.isa_name, weights=weights, threads=threads)
     model = HostLlama.load(architecture, tensors, library, is_int8, threads)
-    return model, model
+    return Opened(model, model, HostSampler(library, threads))
 
 
 def _host_library(

@@ -63,7 +63,7 @@ def score(card: ModelCard, windows: Ints, weights: Weights) -> tuple[float, Ints
     """Mean negative log-likelihood in nats, and the best token of every prediction; windows [N, WINDOW]."""
     options, device = _OPTIONS[weights], torch.device("cpu")
     dtype = torch.float32 if weights == "fp32" else torch.bfloat16
-    model, layout = open_model(card.architecture, load_tensors(card), options, dtype, device)
+    model, layout, _ = open_model(card.architecture, load_tensors(card), options, dtype, device)
     cache = new_kv_cache(card.architecture, layout, WINDOW // BLOCK_SIZE, BLOCK_SIZE, dtype, device)
 
     def read(token_ids: Ints, start: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -116,7 +116,10 @@ def build_runner(
     if options.num_threads is not None:
         torch.set_num_threads(options.num_threads)
     dtype = torch.float32 if options.dtype == "float32" else torch.bfloat16
-    model, layout = open_model(architecture, tensors, options, dtype, device, evidence)
+    model, layout, sampler = open_model(architecture, tensors, options, dtype, device, evidence)
+    op = sampling_op()
+    if sampler is not None and type(op) is SamplingOp:  # a subclass filters in its own way
+        op = sampler
     max_blocks = -(-max_model_len // options.block_size)
     bytes_a_block = block_bytes(architecture, options.block_size, dtype)
     num_blocks = options.num_blocks or count_blocks(
@@ -132,7 +135,7 @@ def build_runner(
         kv_cache,
         host_kv,
         SlotTable(options.max_num_seqs, max_blocks, options.block_size, device),
-        sampling_op(),
+        op,
         DeviceReady(
             num_blocks,
             options.block_size,

@@ -100,7 +100,21 @@ class Step(Structure):
     )
 
 
-_STRUCTS = (KvShape, Heads, Linear, Placement, Rows, Layer, Model, Batch, Step)
+class SamplingRows(Structure):
+    _fields_ = (
+        ("logits", c_void_p),
+        ("stride", c_int64),
+        ("vocab", c_int32),
+        ("num_rows", c_int32),
+        ("temperature", c_void_p),
+        ("top_k", c_void_p),
+        ("top_p", c_void_p),
+        ("seed", c_void_p),
+        ("position", c_void_p),
+    )
+
+
+_STRUCTS = (KvShape, Heads, Linear, Placement, Rows, Layer, Model, Batch, Step, SamplingRows)
 
 _PTR, _INT = c_void_p, c_int32
 _FUNCTIONS: dict[str, tuple[object, tuple[object, ...]]] = {
@@ -109,6 +123,7 @@ _FUNCTIONS: dict[str, tuple[object, tuple[object, ...]]] = {
     "pack": (None, (_PTR, _INT, _INT, _INT, _INT, Placement, _PTR, _PTR, _INT)),
     "workspace_bytes": (c_int64, (POINTER(Model), _INT, _INT)),
     "step": (c_int32, (POINTER(Model), POINTER(Step))),
+    "sample": (None, (POINTER(SamplingRows), _PTR, _INT)),
     "linear": (None, (POINTER(Linear), POINTER(Rows), _PTR, _INT, _PTR, _INT)),
     "swiglu": (None, (POINTER(Linear), POINTER(Rows), _PTR, _INT, _PTR, _INT)),
     "attention": (None, (POINTER(Heads), POINTER(Batch), _PTR, _PTR, _PTR, _PTR, _INT)),

@@ -53,6 +53,32 @@ def run_rows(library: abi.HostLibrary) -> None:
     kernels.rope(library, normal(3, 80), normal(40), normal(40))
 
 
+def run_sampling(library: abi.HostLibrary) -> None:
+    for vocab in (1, 15, 300, 1000):
+        logits = 3 * normal(12, vocab)
+        logits[3, : vocab // 2] = -np.inf
+        temperature = np.resize(np.array([0.0, 1e-30, 1.0], "f"), 12)
+        top_k, top_p = (
+            np.resize(np.array([0, 1, 7, 10**6]), 12),
+            np.resize(np.array([1.0, 0.0, 0.9, 0.5, 1.0], "f"), 12),
+        )
+        seed = RNG.integers(-(2**63), 2**63 - 1, 12)
+        rows = abi.SamplingRows(
+            pointer(logits),
+            vocab,
+            vocab,
+            12,
+            pointer(temperature),
+            pointer(top_k),
+            pointer(top_p),
+            pointer(seed),
+            pointer(seed),
+        )
+        token_ids = np.full(12, -1)
+        library.sample(ctypes.byref(rows), pointer(token_ids), kernels.THREADS)
+        assert ((token_ids >= 0) & (token_ids < vocab)).all()
+
+
 def run_steps(library: abi.HostLibrary) -> None:
     """Two layers, 6 heads of 16 over 2, hidden size 48: the prompt of one sequence beside a decode row."""
     for is_int8 in (False, True):
@@ -150,6 +176,8 @@ def write_past_the_end(library: abi.HostLibrary) -> None:
 if __name__ == "__main__":
     path, *faults = sys.argv[1:]
     library = abi.HostLibrary(Path(path))
-    for run in (write_past_the_end,) if faults else (run_linears, run_attention, run_rows, run_steps):
+    for run in (
+        (write_past_the_end,) if faults else (run_linears, run_attention, run_rows, run_sampling, run_steps)
+    ):
         run(library)
         print(run.__name__, "done")

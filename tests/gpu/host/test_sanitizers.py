@@ -42,7 +42,13 @@ def sanitized(width: str, *arguments: str) -> "subprocess.CompletedProcess[str]"
 def test_small_shapes_are_clean(width: str) -> None:
     done = sanitized(width)
     assert done.returncode == 0, done.stderr[-4000:]
-    assert done.stdout.split()[::2] == ["run_linears", "run_attention", "run_rows", "run_steps"]
+    assert done.stdout.split()[::2] == [
+        "run_linears",
+        "run_attention",
+        "run_rows",
+        "run_sampling",
+        "run_steps",
+    ]
 
 
 def test_a_fault_would_be_found() -> None:

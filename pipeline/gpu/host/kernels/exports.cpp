@@ -1,4 +1,5 @@
 // The C ABI that library.py binds: the step, the packing of weights, and each kernel alone for its tests.
+#include "sampling.h"
 #include "step.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
@@ -25,6 +26,10 @@ EXPORT int64_t stageline_workspace_bytes(const Model* model, int32_t num_tokens,
 
 // 0, or a Fault.
 EXPORT int32_t stageline_step(const Model* model, const Step* step) { return run_step(*model, *step); }
+
+EXPORT void stageline_sample(const SamplingRows* rows, int64_t* token_ids, int32_t num_threads) {
+    sample_rows(*rows, token_ids, num_threads);
+}
 
 // y [T][outputs] = x W^T + b; x [T][width] fp32.
 EXPORT void stageline_linear(const Linear* linear, const Rows* rows, const float* x, int32_t num_rows, float* y,
@@ -70,6 +75,7 @@ EXPORT void stageline_write_kv(const KvShape* shape, const float* k, const float
 // sizeof of every struct that library.py declares too, in its order.
 EXPORT void stageline_struct_sizes(int32_t* sizes) {
     const size_t all[] = {sizeof(KvShape), sizeof(Heads), sizeof(Linear), sizeof(Placement), sizeof(Rows),
-                          sizeof(Layer),   sizeof(Model), sizeof(Batch),  sizeof(Step)};
+                          sizeof(Layer),   sizeof(Model), sizeof(Batch),  sizeof(Step),
+                          sizeof(SamplingRows)};
     for (size_t i = 0; i < sizeof all / sizeof *all; ++i) sizes[i] = int32_t(all[i]);
 }
