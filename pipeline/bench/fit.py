@@ -13,7 +13,7 @@ from pipeline.checkpoint.card import ModelCard
 from pipeline.errors import ConfigError
 from pipeline.messages import DeviceReady
 from pipeline.runtime.bridge import RunnerFactory
-from pipeline.simulate.fitting import fit_host, fit_steps, timed_steps
+from pipeline.simulate.fitting import fit_host, fit_steps, residual, timed_steps, with_total
 from pipeline.simulate.host import HostCosts
 from pipeline.simulate.measured import VERSION, Measured
 from pipeline.telemetry.evidence import Evidence, Settings
@@ -33,17 +33,20 @@ def fit_here(factory: RunnerFactory, card: ModelCard, max_model_len: int, progre
         timed = time_grid(runner, Load.of(card, 1), compositions, lambda done: progress(done, total))
     finally:
         runner.close()
-    terms, residual = fit_steps(timed)
+    terms, residuals = fit_steps(timed)
     name = f"{card.name} on {os.cpu_count()} x {platform.processor() or platform.machine()}"
-    return Measured(VERSION, name, "bench", ready, max_model_len, terms, HostCosts(), residual)
+    return Measured(VERSION, name, "bench", ready, max_model_len, terms, HostCosts(), residuals)
 
 
 def fit_evidence(evidence: Evidence, card: ModelCard, max_model_len: int) -> Measured:
     """From the steps and requests of a running server."""
-    terms, residual = fit_steps(timed_steps(evidence))
+    steps = timed_steps(evidence)
+    terms = with_total(fit_steps(steps)[0], steps)
     name = f"{card.name}, a server on {evidence.settings.device}"
     ready = _ready(evidence.settings)
-    return Measured(VERSION, name, "evidence", ready, max_model_len, terms, fit_host(evidence), residual)
+    return Measured(
+        VERSION, name, "evidence", ready, max_model_len, terms, fit_host(evidence), residual(terms, steps)
+    )
 
 
 def _ready(settings: Settings) -> DeviceReady:

@@ -47,6 +47,17 @@ def fit_steps(steps: Sequence[Timed]) -> tuple[StepTerms, Residual]:
     return terms, residual(terms, steps)
 
 
+def with_total(terms: StepTerms, steps: Sequence[Timed]) -> StepTerms:
+    """The terms, scaled so that these steps take together as long as they took: what throughput rests on.
+
+    Least squares of relative errors say too little where steps were now and then held up.
+    """
+    cost = MeasuredCost(terms)
+    factor = sum(step.step_ns for step in steps) / sum(cost.step_ns(step.work) for step in steps)
+    base = tuple((tokens, value * factor) for tokens, value in terms.base)
+    return StepTerms(base, terms.per_row * factor, terms.per_kv * factor, terms.per_attended * factor)
+
+
 def residual(terms: StepTerms, steps: Sequence[Timed]) -> Residual:
     """How far `terms` are from these steps."""
     cost = MeasuredCost(terms)

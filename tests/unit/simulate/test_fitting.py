@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import ConfigError
-from pipeline.simulate.fitting import Timed, fit_host, fit_steps, non_negative, timed_steps
+from pipeline.simulate.fitting import Timed, fit_host, fit_steps, non_negative, timed_steps, with_total
 from pipeline.simulate.measured import MeasuredCost, StepTerms
 from pipeline.simulate.work import StepWork
 from tests.unit.doctor.made import evidence, request, requests, shaped, steps
@@ -52,6 +52,17 @@ def test_noise_is_stated_as_residual() -> None:
     assert MeasuredCost(terms).step_ns(works(2, 1)[0]) == pytest.approx(
         MeasuredCost(TRUTH).step_ns(works(2, 1)[0]), rel=0.1
     )
+
+
+def test_scaled_terms_take_as_long_as_the_steps_took() -> None:
+    steps = [
+        Timed(step.work, step.step_ns * (3 if place % 20 == 0 else 1))
+        for place, step in enumerate(timed(TRUTH))
+    ]
+    terms = with_total(fit_steps(steps)[0], steps)
+    cost = MeasuredCost(terms)
+    total = sum(cost.step_ns(step.work) for step in steps)
+    assert total == pytest.approx(sum(step.step_ns for step in steps), rel=1e-6)
 
 
 def test_past_the_last_knot_the_base_goes_on_as_before() -> None:

@@ -4,7 +4,9 @@ import pytest
 
 from pipeline.core.policies import SchedulingOptions
 from pipeline.errors import ConfigError
+from pipeline.gpu.sizing import AUTO_FRACTION
 from pipeline.messages import SamplingParams, TokenizedRequest
+from pipeline.simulate import roofline
 from pipeline.simulate.devices import DEVICES
 from pipeline.simulate.models import MODELS, kv_bytes, weight_bytes
 from pipeline.simulate.roofline import Roofline, capacity
@@ -65,3 +67,7 @@ def test_the_work_of_a_plan_counts_every_pair_of_tokens() -> None:
     assert first is not None and second is not None
     assert work_of(first) == StepWork(10, 2, 1, 4 + 6, sum(range(1, 5)) + sum(range(1, 7)))
     assert work_of(second) == StepWork(1 + 7, 2, 2, 5 + 13, 5 + sum(range(7, 14)))
+
+
+def test_the_kv_cache_takes_of_the_memory_what_the_server_would() -> None:
+    assert AUTO_FRACTION["cuda"] == roofline.KV_FRACTION
