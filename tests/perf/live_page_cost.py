@@ -99,12 +99,18 @@ async def share(pid: int, window_s: float) -> float:
 
 
 async def compare(name: str, pid: int, page_url: str, window_s: float, rounds: int) -> None:
-    timeout = aiohttp.ClientTimeout(total=None)
-    pairs = []
-    for _ in range(rounds):
-        closed = await share(pid, window_s)
+    async def opened() -> float:
+        timeout = aiohttp.ClientTimeout(total=None)
         async with aiohttp.ClientSession(timeout=timeout) as session, running(look(session, page_url)):
-            pairs.append((closed, await share(pid, window_s)))
+            return await share(pid, window_s)
+
+    pairs = []
+    for number in range(rounds):
+        if number % 2:  # a load that changes with time favours neither
+            cost = await opened()
+            pairs.append((await share(pid, window_s), cost))
+        else:
+            pairs.append((await share(pid, window_s), await opened()))
     costs = sorted(opened - closed for closed, opened in pairs)
     print(
         f"{name}: {median(pair[0] for pair in pairs):.2%} of a core closed, open costs "
