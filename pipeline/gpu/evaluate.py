@@ -17,7 +17,7 @@ from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.weights import load_tensors
 
 WINDOW = 512
-"""Tokens that are read at once, each predicted from those before it in its window."""
+"""Tokens a window, each predicted from those before it; fewer if the model reads fewer."""
 BLOCK_SIZE = 16
 CHUNK = 128
 """Positions whose logits are held at a time."""
@@ -40,10 +40,11 @@ def evaluate(
 
     Raises ConfigError if there is not one window, or the host kernels cannot run.
     """
-    windows = np.array(token_ids[: len(token_ids) // WINDOW * WINDOW], np.int64).reshape(-1, WINDOW)
+    size = min(WINDOW, card.architecture.max_position // BLOCK_SIZE * BLOCK_SIZE)
+    windows = np.array(token_ids[: len(token_ids) // size * size], np.int64).reshape(-1, size)
     if not len(windows):
-        raise ConfigError(f"the text has {len(token_ids)} tokens: at least {WINDOW} are needed")
-    progress(f"{len(windows)} windows of {WINDOW} tokens with {against} weights ...")
+        raise ConfigError(f"the text has {len(token_ids)} tokens: at least {size} are needed")
+    progress(f"{len(windows)} windows of {size} tokens with {against} weights ...")
     baseline, expected = score(card, windows, against)
     progress(f"the same with {weights} weights ...")
     loss, found = score(card, windows, weights)
@@ -60,11 +61,12 @@ def evaluate(
 
 @torch.inference_mode()
 def score(card: ModelCard, windows: Ints, weights: Weights) -> tuple[float, Ints]:
-    """Mean negative log-likelihood in nats, and the best token of every prediction; windows [N, WINDOW]."""
+    """Mean negative log-likelihood in nats, and the best token of every prediction; windows [N, W]."""
     options, device = _OPTIONS[weights], torch.device("cpu")
     dtype = torch.float32 if weights == "fp32" else torch.bfloat16
     model, layout, _ = open_model(card.architecture, load_tensors(card), options, dtype, device)
-    cache = new_kv_cache(card.architecture, layout, WINDOW // BLOCK_SIZE, BLOCK_SIZE, dtype, device)
+    size = windows.shape[1]
+    cache = new_kv_cache(card.architecture, layout, size // BLOCK_SIZE, BLOCK_SIZE, dtype, device)
 
     def read(token_ids: Ints, start: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
         logits = model.forward(_inputs(token_ids, start, end), cache).float()
@@ -72,7 +74,7 @@ def score(card: ModelCard, windows: Ints, weights: Weights) -> tuple[float, Ints
         logits = logits[: len(targets)]
         return torch.nn.functional.cross_entropy(logits, targets, reduction="none"), logits.argmax(-1)
 
-    parts = [read(window, at, at + CHUNK) for window in windows for at in range(0, WINDOW, CHUNK)]
+    parts = [read(window, at, min(at + CHUNK, size)) for window in windows for at in range(0, size, CHUNK)]
     losses, best = (torch.cat(part) for part in zip(*parts, strict=True))
     return float(losses.double().mean()), best.numpy()
 
@@ -86,6 +88,6 @@ def _inputs(token_ids: Ints, start: int, end: int) -> StepInputs:
         slot_mapping=positions,
         query_start=torch.tensor([0, end - start], dtype=torch.int32),
         context_lens=torch.tensor([end], dtype=torch.int32),
-        block_tables=torch.arange(WINDOW // BLOCK_SIZE, dtype=torch.int32)[None],
+        block_tables=torch.arange(-(-end // BLOCK_SIZE), dtype=torch.int32)[None],
         logits_rows=positions - start,
     )

@@ -11,6 +11,7 @@ import msgspec
 
 from pipeline.checkpoint.card import ModelCard
 from pipeline.checkpoint.model import size_bytes
+from pipeline.checkpoint.reference import DEFAULT_REFERENCE
 from pipeline.checkpoint.store import models_folder
 
 INT8_SCHEME = "int8 per output, activations int8 in groups of 32"
@@ -69,4 +70,15 @@ def _record(card: ModelCard) -> Path:
     return models_folder().parent / "evals" / f"{hashlib.sha256(files.encode()).hexdigest()[:20]}.json"
 
 
-KNOWN: dict[str, Evidence] = {}
+KNOWN = {
+    DEFAULT_REFERENCE: Evidence(
+        reference=DEFAULT_REFERENCE,
+        scheme="int8 per output, activations int8 in groups of 32",
+        against="fp32",
+        num_tokens=24_528,
+        perplexity=42.7754,
+        baseline=42.5222,
+        agreement=0.9346,
+    )
+}
+"""By model reference. Measured on this project's docs/*.md, the first 24,576 tokens."""

@@ -1,0 +1,140 @@
+"""On what ground int8 weights are chosen, and the evaluation that finds it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+import torch
+from msgspec.structs import replace
+from structlog.testing import capture_logs
+
+from pipeline.__main__ import main
+from pipeline.checkpoint import ModelCard, describe
+from pipeline.errors import ConfigError
+from pipeline.gpu.evaluate import WINDOW, evaluate
+from pipeline.gpu.evidence import INT8_SCHEME, KNOWN, Evidence, find_evidence, save_evidence
+from pipeline.gpu.options import RunnerOptions
+from pipeline.gpu.runner import Runner, build_runner, load_runner
+from pipeline.gpu.weights import load_tensors
+from tests.gpu.driver import TINY, random_tensors
+from tests.gpu.oracle import hugging_face
+from tests.tiny_models import write_gguf
+
+GOOD = Evidence("tiny", INT8_SCHEME, "fp32", 10_000, 20.1, 20.0, 0.95)
+
+
+@pytest.fixture
+def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModelCard:
+    """A tiny model of random weights, and an empty cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return describe(write_gguf(tmp_path / "tiny.gguf"), "tiny")
+
+
+@pytest.fixture
+def fresh_logs() -> Iterator[None]:
+    """A command sets the logs up for its whole process."""
+    yield
+    structlog.reset_defaults()
+
+
+def test_what_allows_int8() -> None:
+    assert GOOD.increase == pytest.approx(0.005)
+    assert GOOD.allows_int8
+    assert not replace(GOOD, perplexity=20.21).allows_int8
+    assert not replace(GOOD, num_tokens=1000).allows_int8
+    assert not replace(GOOD, scheme="int8 per row").allows_int8
+
+
+def test_a_record_is_found_again_and_the_latest_counts(card: ModelCard) -> None:
+    assert find_evidence(card) is None
+    save_evidence(card, GOOD)
+    assert find_evidence(card) == GOOD
+    worse = replace(GOOD, perplexity=25.0)
+    save_evidence(card, worse)
+    assert find_evidence(card) == worse
+
+
+def test_a_damaged_record_counts_as_none(card: ModelCard) -> None:
+    save_evidence(card, GOOD).write_text("{")
+    assert find_evidence(card) is None
+
+
+def test_a_record_is_of_one_file(card: ModelCard) -> None:
+    save_evidence(card, GOOD)
+    with card.path.open("ab") as file:
+        file.write(b"another")
+    assert find_evidence(card) is None
+
+
+def test_every_known_evaluation_is_of_the_present_scheme() -> None:
+    assert all(evidence.scheme == INT8_SCHEME for evidence in KNOWN.values())
+
+
+@pytest.mark.parametrize(
+    ("evidence", "weights"),
+    [(None, "bf16"), (GOOD, "int8"), (replace(GOOD, perplexity=30.0), "bf16")],
+)
+def test_auto_goes_by_the_evidence_and_says_so(evidence: Evidence | None, weights: str) -> None:
+    options = RunnerOptions(device="cpu", num_blocks=8)
+    with capture_logs() as lines:
+        build_runner(TINY, random_tensors(TINY), options, evidence=evidence)
+    assert lines[-1]["weights"] == weights
+    assert "int8" in lines[0]["event"]
+
+
+def test_auto_is_torch_without_a_compiler_whatever_the_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    options = RunnerOptions(device="cpu", num_blocks=8)
+    assert isinstance(build_runner(TINY, random_tensors(TINY), options, evidence=GOOD), Runner)
+
+
+def test_evaluating_scores_every_token_of_whole_windows(card: ModelCard) -> None:
+    vocab = card.architecture.vocab_size
+    token_ids = [k * 7 % vocab for k in range(2 * WINDOW + 100)]
+    card = replace(card, architecture=replace(card.architecture, max_position=WINDOW))
+    evidence = evaluate(card, token_ids, "int8", "fp32", lambda line: None)
+    assert evidence.num_tokens == 2 * (WINDOW - 1)
+    model = hugging_face(card.architecture, load_tensors(card))
+    windows = torch.tensor(token_ids[: 2 * WINDOW]).view(2, WINDOW)
+    with torch.inference_mode():
+        loss = model(windows, labels=windows).loss
+    assert evidence.baseline == pytest.approx(loss.exp().item(), rel=1e-4)
+    assert evidence.perplexity == pytest.approx(evidence.baseline, rel=0.15)
+    assert 0.5 < evidence.agreement < 1
+    same = evaluate(card, token_ids, "bf16", "bf16", lambda line: None)
+    assert same.increase == 0
+    assert same.agreement == 1
+
+
+def test_a_text_shorter_than_a_window_is_refused(card: ModelCard) -> None:
+    with pytest.raises(ConfigError, match="the text has 100 tokens: at least 256 are needed"):
+        evaluate(card, [1] * 100, "int8", "fp32", lambda line: None)
+
+
+@pytest.mark.usefixtures("fresh_logs")
+def test_the_command_prints_and_records(
+    card: ModelCard, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    text = tmp_path / "text"
+    text.write_text("a b c d e " * 600)
+    arguments = ["eval", "--model", str(card.path), "--text", str(text), "--max-tokens", "600"]
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    assert "510 predictions" in out
+    assert 'weights = "auto" is now bf16' in out  # too few to go by
+    found = find_evidence(describe(card.path, str(card.path)))
+    assert found is not None
+    assert found.num_tokens == 2 * 255  # it reads 256 tokens at most
+    assert main([*arguments[:4], str(tmp_path / "none")]) == 2
+    assert "--text: " in capsys.readouterr().err
+
+
+@pytest.mark.model
+def test_the_runner_of_a_card_goes_by_its_record(
+    model_card: ModelCard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.gpu.runner.find_evidence", lambda card: replace(GOOD, perplexity=30.0))
+    with capture_logs() as lines:
+        load_runner(model_card, RunnerOptions(device="cpu", num_blocks=8)).close()
+    assert lines[-1]["weights"] == "bf16"
