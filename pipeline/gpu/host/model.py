@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from pipeline.checkpoint.card import Architecture
-from pipeline.errors import ModelError
 from pipeline.gpu.api import LayerKv, StepInputs
 from pipeline.gpu.host import library as abi
 from pipeline.gpu.host.build import HostUnavailable
@@ -74,7 +73,7 @@ class HostLlama:
         logits = torch.empty(num_logits, self._head.outputs)
         step = self._step(inputs, layers, logits)
         if fault := self._library.step(ctypes.byref(self._model), ctypes.byref(step)):
-            raise ModelError(f"a step cannot be run: {_FAULTS[fault]}")
+            raise IndexError(f"a step cannot be run: {_FAULTS[fault]}")
         return logits[:, : self._vocab_size]
 
     def _step(self, inputs: StepInputs, layers: list[LayerKv], logits: Tensor) -> abi.Step:
