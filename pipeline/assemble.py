@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -14,6 +14,7 @@ from pipeline.config import Config, StageConfig, convert_options
 from pipeline.core.gate import Gate
 from pipeline.core.import_path import resolve
 from pipeline.core.policies import SchedulingOptions, make_policies
+from pipeline.core.roles import SEPARATIONS, Role
 from pipeline.errors import ConfigError
 from pipeline.gpu.options import RunnerOptions
 from pipeline.messages import DeviceReady
@@ -58,6 +59,7 @@ def check(config: Config) -> Blueprint:
     options = {name: _options(config, name, stage_class) for name, stage_class in classes.items()}
     device_options(config)
     _check_credits(config, options["schedule"])
+    _check_separation(config, options["schedule"])
     _check_policies(config, options["schedule"])
     if config.trace.otlp_endpoint is not None:
         _sender_class(config)
@@ -80,7 +82,7 @@ def build(
         ModelCard: card,
         Gate: Gate(),
         Telemetry: telemetry,
-        RunnerFactory: runner or runner_factory(blueprint, card),
+        RunnerFactory: replace(runner or runner_factory(blueprint, card), num_workers=num_workers(blueprint)),
     }
     stages: dict[str, list[AnyStage]] = {}
     for node in NODES:
@@ -162,17 +164,34 @@ def device_options(config: Config) -> RunnerOptions:
 
 def runner_factory(blueprint: Blueprint, card: ModelCard) -> RunnerFactory:
     """The runner of config, with the device half of the sample stage. Opening it imports torch."""
-    options = device_options(blueprint.config)
+    options = _share_cores(device_options(blueprint.config), num_workers(blueprint))
     sample, sample_options = blueprint.classes["sample"], blueprint.options["sample"]
+    opened: list[Any] = []
 
     def open_runner() -> Any:
         from pipeline.gpu.runner import load_runner
 
+        if opened:
+            return opened[0].fork()
         origin = f"{sample.__module__}:{sample.__qualname__}.device_op"
         sampling_op = resolve(origin, getattr(sample, "device_op", ""))
-        return load_runner(card, options, sampling_op=lambda: sampling_op(sample_options))
+        opened.append(load_runner(card, options, sampling_op=lambda: sampling_op(sample_options)))
+        return opened[0]
 
     return RunnerFactory(open_runner)
+
+
+def num_workers(blueprint: Blueprint) -> int:
+    """Device workers: one for each role."""
+    return len(_roles(blueprint.options["schedule"]))
+
+
+def _share_cores(options: RunnerOptions, workers: int) -> RunnerOptions:
+    """Workers run at the same time, each on its part of the threads."""
+    if workers == 1:
+        return options
+    num_threads = options.num_threads or num_cpus()
+    return msgspec.structs.replace(options, num_threads=max(1, num_threads // workers))
 
 
 def _stage_class(config: Config, name: str) -> StageClass:
@@ -206,13 +225,28 @@ def _carried(of: Callable[[Link], bool]) -> set[type]:
 
 def _check_credits(config: Config, schedule: msgspec.Struct) -> None:
     """Every plan that is out must find room on the step cycle, or a step would be lost."""
-    credits = _option(schedule, "credits", CREDITS)
+    credits = _option(schedule, "credits", CREDITS) * len(_roles(schedule))
     for name in ("execute", "sample"):
         if config.stages[name].inbox < credits:
             raise ConfigError(
                 f"{config.origin}: stages.{name}.inbox = {config.stages[name].inbox}: must be at least "
-                f"stages.schedule.options.credits, which is {credits}"
+                f"stages.schedule.options.credits of all device workers, which is {credits}"
             )
+
+
+def _check_separation(config: Config, schedule: msgspec.Struct) -> None:
+    """What does not go with workers that run at the same time."""
+    if len(_roles(schedule)) == 1:
+        return
+    key = f'{config.origin}: stages.schedule.options.separation = "split"'
+    if device_options(config).host_kv_memory:
+        raise ConfigError(f"{key}: device.host_kv_memory must be 0, for what is preempted is computed again")
+    if getattr(schedule, "batching", "") == "static":
+        raise ConfigError(f'{key}: stages.schedule.options.batching must not be "static"')
+
+
+def _roles(schedule: msgspec.Struct) -> tuple[Role, ...]:
+    return SEPARATIONS[getattr(schedule, "separation", "mixed")]
 
 
 def _check_policies(config: Config, schedule: msgspec.Struct) -> None:

@@ -222,7 +222,7 @@ class Open(Message, frozen=True):
 
 
 class Admitted(Message, frozen=True):
-    """A sequence takes a device slot (again, after a preemption) with this step."""
+    """A sequence takes a device slot of this worker with this step (again, after a preemption)."""
 
     slot: int
     sampling: SamplingParams
@@ -233,8 +233,8 @@ class StepPlan(Message, frozen=True):
 
     Row i computes `num_tokens[i]` tokens at positions num_computed[i] ... of the sequence in device
     slot `slots[i]`. Before the pass, block_ids[j] becomes block number block_cols[j] of slot
-    block_slots[j]. A step is launched in the order of step_id, so a freed block may be given to
-    another sequence in a later plan while an earlier one is still in flight.
+    block_slots[j]. Each worker launches its steps in the order of step_id, so a freed block may be given to
+    another sequence in a later plan of that worker while an earlier one is still in flight.
     """
 
     step_id: int
@@ -259,6 +259,8 @@ class StepPlan(Message, frozen=True):
     loaded_places: list[int] = []
     """then what is at loaded_places[j] to block loaded_ids[j]."""
     loaded_ids: list[int] = []
+    worker: int = 0
+    """Which device worker runs it; slots are each worker's own, blocks are shared."""
 
 
 class StepHandle(Protocol):
@@ -304,7 +306,8 @@ class Started(Message, frozen=True):
 
 
 class SequenceTimes(Message, frozen=True):
-    """base_ns + (0, ..., TokenBatch.elapsed_ns, ..., 0) is the request's segments up to that batch's sent_ns.
+    """base_ns + (0, ..., its worker's TokenBatch.elapsed_ns, ..., 0) is the request's segments up to that
+    batch's sent_ns.
 
     Sent when a sequence starts, resumes or is cancelled, so that a token costs no accounting.
     """
@@ -313,6 +316,8 @@ class SequenceTimes(Message, frozen=True):
     base_ns: tuple[int, ...]
     num_preemptions: int = 0
     """Of this request, so far."""
+    worker: int = 0
+    """Whose totals in elapsed_ns those are."""
 
 
 class TokenBatch(Message, frozen=True):
@@ -325,7 +330,7 @@ class TokenBatch(Message, frozen=True):
     started: list[Started]
     times: list[SequenceTimes]
     elapsed_ns: tuple[int, ...]
-    """Running totals of SEGMENTS[STEP_SEGMENTS] over all steps so far."""
+    """Running totals of SEGMENTS[STEP_SEGMENTS] over all steps so far, one device worker after another."""
     sent_ns: int
 
 

@@ -50,6 +50,7 @@ class Answer:
         "trace_parent",
         "ttft_ns",
         "ttft_segments_ns",
+        "worker",
     )
 
     def __init__(self, opened: Open) -> None:
@@ -60,6 +61,8 @@ class Answer:
         self.parent_span_id = opened.parent_span_id
         self.is_chat = opened.is_chat
         self.base_ns: tuple[int, ...] = (0,) * len(SEGMENTS)
+        self.worker = 0
+        """The device worker whose totals `base_ns` goes with."""
         self.num_prompt_tokens = 0
         self.num_preemptions = 0
         self.text = ""
@@ -112,8 +115,10 @@ class Answer:
     def _segments(self, step: TextBatch, taken_ns: int) -> tuple[int, ...]:
         """All of SEGMENTS but the last, up to `taken_ns`."""
         segments = list(self.base_ns)
-        for index, elapsed_ns in enumerate(step.elapsed_ns, STEP_SEGMENTS.start):
-            segments[index] += elapsed_ns
+        num = STEP_SEGMENTS.stop - STEP_SEGMENTS.start
+        elapsed_ns = step.elapsed_ns[self.worker * num : (self.worker + 1) * num]
+        for index, value_ns in enumerate(elapsed_ns, STEP_SEGMENTS.start):
+            segments[index] += value_ns
         segments[STEP_SEGMENTS.stop :] = (
             step.taken_ns - step.token_sent_ns,
             step.sent_ns - step.taken_ns,

@@ -1,39 +1,47 @@
 """Outcome: the rows of the next TokenBatch while they gather, and the times that go with them."""
 
 from collections.abc import Sequence as Seq
+from itertools import chain
 
+from pipeline.core.plan_rows import Flight
 from pipeline.core.sequence import Sequence
 from pipeline.core.timeline import Timeline
 from pipeline.messages import FinishReason, SequenceTimes, Started, TokenBatch
 
 
 class Outcome:
-    """Filled by the scheduler, emptied by take()."""
+    """Filled by the scheduler, emptied by take().
 
-    def __init__(self) -> None:
-        self._timeline = Timeline()
+    Workers run at the same time, so each has a timeline; a sequence shares that of the worker it is on.
+    """
+
+    def __init__(self, num_workers: int) -> None:
+        self._timelines = [Timeline() for _ in range(num_workers)]
+        self._stepped: set[int] = set()
+        """Workers that a step was applied of since the last take()."""
         self._step_id = 0
-        self._has_step = False
         self._clear()
 
     @property
     def has_rows(self) -> bool:
         return bool(self._request_ids or self._started or self._timed)
 
-    def step(self, step_id: int, times_ns: Seq[int], joined: list[Sequence]) -> None:
-        """A step is applied; `joined` are the sequences whose first step it was."""
-        self._step_id, self._has_step = step_id, True
-        self._timeline.step(times_ns)
-        for sequence in joined:
-            if sequence.slot < 0:
+    def step(self, flight: Flight, times_ns: Seq[int]) -> None:
+        """A step is applied."""
+        worker, timeline = flight.worker, self._timelines[flight.worker]
+        self._step_id = flight.step_id
+        self._stepped.add(worker)
+        timeline.step(times_ns)
+        for sequence in flight.joined:
+            if sequence.slot < 0 or sequence.worker != worker:
                 continue  # ended or preempted meanwhile
-            sequence.clocked.join(self._timeline, times_ns)
+            sequence.clocked.join(timeline, times_ns)
             self._start(sequence)
             self._timed.append(sequence)
 
     def leave(self, sequence: Sequence) -> None:
-        """The sequence is preempted."""
-        sequence.clocked.leave(self._timeline)
+        """The sequence is preempted, or handed over to another worker."""
+        sequence.clocked.leave(self._timelines[sequence.worker])
 
     def tokens(self, request_ids: list[int], token_ids: list[int]) -> None:
         """One token each of sequences that go on."""
@@ -51,10 +59,9 @@ class Outcome:
 
     def take(self, now_ns: int) -> TokenBatch | None:
         """The rows so far, given away; None if there is nothing to tell."""
-        timeline = self._timeline
-        if self._has_step:
-            timeline.serve(now_ns)
-            self._has_step = False
+        for worker in self._stepped:
+            self._timelines[worker].serve(now_ns)
+        self._stepped.clear()
         if not self.has_rows:
             return None
         batch = TokenBatch(
@@ -63,15 +70,16 @@ class Outcome:
             token_ids=self._token_ids,
             finish_reasons=self._finish_reasons,
             started=self._started,
-            times=[
-                SequenceTimes(each.request_id, each.clocked.base_ns(timeline, now_ns), each.epoch)
-                for each in self._timed
-            ],
-            elapsed_ns=tuple(timeline.elapsed_ns),
+            times=[self._times(each, now_ns) for each in self._timed],
+            elapsed_ns=tuple(chain.from_iterable(each.elapsed_ns for each in self._timelines)),
             sent_ns=now_ns,
         )
         self._clear()
         return batch
+
+    def _times(self, sequence: Sequence, now_ns: int) -> SequenceTimes:
+        base_ns = sequence.clocked.base_ns(self._timelines[sequence.worker], now_ns)
+        return SequenceTimes(sequence.request_id, base_ns, sequence.epoch, sequence.worker)
 
     def _start(self, sequence: Sequence) -> None:
         if not sequence.is_started:

@@ -1,6 +1,6 @@
 """PlanRows: the columns of a StepPlan while it is being filled. Flight: what is remembered of it after."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pipeline.core.policies.eviction import BlockCopies
 from pipeline.core.sequence import Sequence
@@ -12,8 +12,9 @@ class Flight:
     """A step between its plan and its result."""
 
     step_id: int
+    worker: int
     joined: list[Sequence]
-    """Sequences whose first step (since they waited) it is."""
+    """Sequences whose first step (since they waited, or on this worker) it is."""
     num_rows: int
     num_prefill_tokens: int
     num_decode_tokens: int
@@ -25,6 +26,8 @@ class Flight:
     """What a padded batch would compute in this step for nothing; see policies.batching."""
     preempted_ids: list[int]
     """Requests that were sent back to the queue since the plan before."""
+    resting: list[int] = field(default_factory=list)
+    """Blocks that are free once it is applied; see flights."""
 
     @property
     def is_carried(self) -> bool:
@@ -35,10 +38,11 @@ class Flight:
 class PlanRows:
     """`budget` is how many tokens the step can still take."""
 
-    def __init__(self, budget: int) -> None:
+    def __init__(self, worker: int, budget: int) -> None:
+        self.worker = worker
         self.budget = budget
         self.joined: list[Sequence] = []
-        """Sequences that get a slot with this step."""
+        """Sequences that get a slot of this worker with this step."""
         self.num_decode_tokens = 0
         self._request_ids: list[int] = []
         self._epochs: list[int] = []
@@ -69,7 +73,7 @@ class PlanRows:
         self.budget = min(self.budget, num_tokens)
 
     def join(self, sequence: Sequence) -> None:
-        """The sequence has a new slot and new blocks: the device must know all of them."""
+        """The sequence is new to this worker, which must know its slot and all its blocks."""
         self.joined.append(sequence)
         self._admitted.append(Admitted(sequence.slot, sequence.sampling))
         self._block_slots += [sequence.slot] * len(sequence.blocks)
@@ -139,4 +143,5 @@ class PlanRows:
             saved_places=copies.saved_places,
             loaded_places=copies.loaded_places,
             loaded_ids=copies.loaded_ids,
+            worker=self.worker,
         )

@@ -1,9 +1,10 @@
-"""Planner: composes the next step. It alone admits sequences and preempts them."""
+"""Planner: composes the next step of one worker. Planners alone admit sequences and preempt them."""
 
 from pipeline.core.outcome import Outcome
 from pipeline.core.plan_rows import PlanRows
 from pipeline.core.policies import Policies
 from pipeline.core.residents import Residents
+from pipeline.core.roles import Role
 from pipeline.core.sequence import Sequence
 from pipeline.core.waiting import Waiting
 
@@ -12,12 +13,16 @@ class Planner:
     """Moves sequences between `waiting` and `residents`, as the policies say; see core.scheduling.
 
     Args:
+        worker: whose steps, and
+        role: what they hold.
         max_num_tokens: of a step.
         outcome: is told who leaves the device.
     """
 
     def __init__(
         self,
+        worker: int,
+        role: Role,
         max_num_tokens: int,
         policies: Policies,
         residents: Residents,
@@ -27,6 +32,8 @@ class Planner:
         self.num_preemptions = 0
         self.num_outranked = 0
         """Preemptions for a waiting sequence; the others were for a running one to grow."""
+        self._worker = worker
+        self._role = role
         self._max_num_tokens = max_num_tokens
         self._policies = policies
         self._residents = residents
@@ -35,16 +42,17 @@ class Planner:
         self._preempted_ids: list[int] = []
 
     def fill(self, now_ns: int) -> PlanRows:
-        """The rows of the next step; none if no sequence has anything to compute."""
-        rows = PlanRows(self._max_num_tokens)
-        num_running, num_waiting = len(self._residents.running), self._waiting.num_eligible
-        is_open = self._policies.batching.opens(num_running, num_waiting, now_ns)
+        """The rows of the next step; none if no sequence has anything for the worker to compute."""
+        rows = PlanRows(self._worker, self._max_num_tokens)
+        is_open = self._role.admits and self._is_open(now_ns)
         if is_open:
             self._make_way(now_ns)
         num_preemptions = self.num_preemptions
         self._go_on(rows)
         if is_open and self.num_preemptions == num_preemptions:  # blocks just freed are not given away again
             self._admit(rows, now_ns)
+        if not (self._role.admits or rows.is_empty):
+            self._take_over(rows)
         self._residents.num_kv_tokens += rows.num_tokens
         return rows
 
@@ -68,7 +76,7 @@ class Planner:
         """The running with something to compute: one token past the prompt, or any other number."""
         decoding: list[Sequence] = []
         prefilling: list[Sequence] = []
-        for sequence in self._residents.running.values():
+        for sequence in self._residents.on(self._worker):
             num_tokens, num_computed = sequence.num_tokens, sequence.num_computed
             if num_tokens >= sequence.max_len or sequence.is_paused:
                 continue
@@ -76,22 +84,40 @@ class Planner:
                 decoding.append(sequence)
             else:
                 prefilling.append(sequence)
+        if not self._role.decodes:  # once its next token is being sampled, a sequence goes on elsewhere
+            decoding = [each for each in decoding if each.num_tokens == len(each.token_ids)]
         return decoding, prefilling
 
     def _grow(self, decoding: list[Sequence], rows: PlanRows) -> list[Sequence]:
-        """See to it that each holds the block that its token is written to; those that still run."""
-        short = self._residents.short(decoding)
-        if not self._residents.grow(short):
+        """See to it that each holds the block that its token is written to; those that do, and still run."""
+        residents = self._residents
+        short = residents.short(decoding)
+        owed: set[Sequence] = set()
+        if not residents.grow(short):
             for sequence in short:
-                while sequence.slot >= 0 and not self._residents.grow([sequence]):
-                    self._preempt(self._policies.preemption.victim(self._residents.running.values()))
-            decoding = [each for each in decoding if each.slot >= 0]
-            short = [each for each in short if each.slot >= 0]
+                self._find_block(sequence)
+            owed = set(residents.short([each for each in short if each.slot >= 0]))
+            decoding = [each for each in decoding if each.slot >= 0 and each not in owed]
+            short = [each for each in short if each.slot >= 0 and each not in owed]
+        if self._role.decodes:
+            residents.num_owed = len(owed)
         rows.grow(short)
         return decoding
 
+    def _find_block(self, sequence: Sequence) -> None:
+        """Preempt until it has one or is preempted itself; but while blocks rest, it can wait for these."""
+        residents = self._residents
+        while sequence.slot >= 0 and not residents.grow([sequence]) and not residents.flights.num_resting:
+            self._preempt(self._policies.preemption.victim(residents.running.values()))
+
+    def _is_open(self, now_ns: int) -> bool:
+        num_running, num_waiting = len(self._residents.running), self._waiting.num_eligible
+        return self._policies.batching.opens(num_running, num_waiting, now_ns)
+
     def _make_way(self, now_ns: int) -> None:
         """Preempt for the first in order, where it outranks enough of the running to fit then."""
+        if self._residents.flights.num_resting:
+            return  # it may fit without, as soon as they are free
         head = self._waiting.head(now_ns)
         if head is not None and not self._residents.fits(head):
             victims = self._policies.preemption.victims(head, self._residents)
@@ -112,8 +138,15 @@ class Planner:
         self._residents.enter(sequence)
         self._policies.eviction.restore(sequence)
         self._policies.batching.joined(sequence)
+        sequence.worker = self._worker
         rows.join(sequence)
         rows.add(sequence, min(sequence.num_to_compute(), rows.budget))
+
+    def _take_over(self, rows: PlanRows) -> None:
+        """The worker learns of those handed over to it, whether or not they have a row."""
+        for sequence in self._residents.handed_over.values():
+            rows.join(sequence)
+        self._residents.handed_over.clear()
 
     def _preempt(self, sequence: Sequence) -> None:
         """Send it back to the queue; what eviction does not keep is computed again after its return."""

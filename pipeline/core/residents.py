@@ -1,6 +1,9 @@
 """Residents: the sequences that hold a slot and blocks of the device."""
 
+from collections.abc import Iterable
+
 from pipeline.core.block_pool import BlockPool, blocks_for
+from pipeline.core.flights import Flights
 from pipeline.core.sequence import Sequence
 from pipeline.messages import DeviceReady
 
@@ -11,12 +14,17 @@ class Residents:
     Invariant: a sequence is in `running` exactly while it has a slot, and it alone owns its blocks.
     """
 
-    def __init__(self, device: DeviceReady) -> None:
+    def __init__(self, device: DeviceReady, num_workers: int = 1) -> None:
+        self.flights = Flights(num_workers)
         self.pool = BlockPool(device.num_blocks)
         self.running: dict[int, Sequence] = {}
         """By request id, oldest admission first."""
         self.num_kv_tokens = 0
         """Tokens whose KV they hold, steps in flight included."""
+        self.num_owed = 0
+        """Blocks that growing sequences lacked last and that come free soon: nobody may enter on them."""
+        self.handed_over: dict[int, Sequence] = {}
+        """By request id, those that their worker does not know yet."""
         self._block_size = device.block_size
         self._slots = list(range(device.max_num_seqs - 1, -1, -1))
 
@@ -31,7 +39,7 @@ class Residents:
         the next preemption's cause; alone, it always fits.
         """
         reserve = len(self.running) if sequence.epoch else 0
-        return blocks_for(len(sequence.token_ids), self._block_size) + reserve
+        return blocks_for(len(sequence.token_ids), self._block_size) + reserve + self.num_owed
 
     def fits(self, sequence: Sequence) -> bool:
         return bool(self._slots) and self.num_needed(sequence) <= self.pool.num_free
@@ -58,10 +66,22 @@ class Residents:
             sequence.blocks.append(block)
         return True
 
+    def on(self, worker: int) -> Iterable[Sequence]:
+        """The running of one worker."""
+        running = self.running.values()
+        return running if self.flights.num_workers == 1 else [k for k in running if k.worker == worker]
+
+    def hand_over(self, sequence: Sequence) -> None:
+        """The next worker goes on with it, in the same slot and blocks."""
+        sequence.worker += 1
+        self.handed_over[sequence.request_id] = sequence
+
     def leave(self, sequence: Sequence) -> None:
-        """Take slot and blocks back."""
+        """Take slot and blocks back; the blocks are free now, or when no step in flight may write them."""
         del self.running[sequence.request_id]
         self.num_kv_tokens -= sequence.num_computed
         self._slots.append(sequence.slot)
-        self.pool.give_back(sequence.blocks)
+        self.handed_over.pop(sequence.request_id, None)
+        if not self.flights.rest(sequence.worker, sequence.blocks):
+            self.pool.give_back(sequence.blocks)
         sequence.slot, sequence.blocks = -1, []

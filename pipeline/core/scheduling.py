@@ -9,8 +9,6 @@ own prompt. When a running one finds no block to grow, another (or it itself) is
 that cannot fit alone is refused, and preemptions are bounded, every sequence ends.
 """
 
-from collections import deque
-
 from pipeline.core.arrived import ArrivedIds
 from pipeline.core.block_pool import BlockPool
 from pipeline.core.outcome import Outcome
@@ -18,6 +16,7 @@ from pipeline.core.plan_rows import Flight, PlanRows
 from pipeline.core.planning import Planner
 from pipeline.core.policies import Policies
 from pipeline.core.residents import Residents
+from pipeline.core.roles import Role
 from pipeline.core.sequence import Sequence
 from pipeline.core.waiting import Waiting
 from pipeline.messages import (
@@ -39,12 +38,21 @@ class Scheduler:
         device: what the device holds.
         eos_ids: token ids that end an answer.
         policies: not shared with another scheduler.
+        roles: of each device worker.
     """
 
-    def __init__(self, device: DeviceReady, eos_ids: tuple[int, ...], policies: Policies) -> None:
+    def __init__(
+        self,
+        device: DeviceReady,
+        eos_ids: tuple[int, ...],
+        policies: Policies,
+        roles: tuple[Role, ...] = (Role.BOTH,),
+    ) -> None:
         self.device = device
+        self.roles = roles
         self.policies = policies
-        self.residents = Residents(device)
+        self.residents = Residents(device, len(roles))
+        self._flights = self.residents.flights
         self.waiting = Waiting(policies)
         self.num_steps = 0
         self.num_padding_tokens = 0
@@ -53,11 +61,9 @@ class Scheduler:
         self._live: dict[int, Sequence] = {}
         self._arrived = ArrivedIds()
         self._tombstones: set[int] = set()
-        self._in_flight: deque[Flight] = deque()
-        self._outcome = Outcome()
-        self._planner = Planner(
-            device.max_num_batched_tokens, policies, self.residents, self.waiting, self._outcome
-        )
+        self._outcome = Outcome(len(roles))
+        parts = (device.max_num_batched_tokens, policies, self.residents, self.waiting, self._outcome)
+        self._planners = [Planner(worker, role, *parts) for worker, role in enumerate(roles)]
 
     @property
     def pool(self) -> BlockPool:
@@ -81,27 +87,31 @@ class Scheduler:
     @property
     def num_preemptions(self) -> int:
         """Times that a sequence was sent back to the queue."""
-        return self._planner.num_preemptions
+        return sum(each.num_preemptions for each in self._planners)
 
     @property
     def num_outranked(self) -> int:
         """Those of them that were for a waiting one; the others were for a running one to grow."""
-        return self._planner.num_outranked
+        return sum(each.num_outranked for each in self._planners)
 
     @property
     def last_preempted_ids(self) -> list[int]:
         """Those that the latest plan sent back to the queue; valid while it is in flight."""
-        return self._in_flight[-1].preempted_ids
+        return self._flights.latest.preempted_ids
 
     @property
     def num_in_flight(self) -> int:
-        """Steps planned and not yet applied."""
-        return len(self._in_flight)
+        """Steps planned and not yet applied, of all workers."""
+        return len(self._flights)
+
+    def num_in_flight_of(self, worker: int) -> int:
+        """The same of one worker."""
+        return self._flights.num_of(worker)
 
     @property
     def is_idle(self) -> bool:
         """No sequence, no step in flight, nothing to tell: then all blocks are free."""
-        return not (self._live or self._in_flight or self._outcome.has_rows)
+        return not (self._live or len(self._flights) or self._outcome.has_rows)
 
     @property
     def wake_ns(self) -> int | None:
@@ -172,22 +182,21 @@ class Scheduler:
 
     # One step -------------------------------------------------------------------------------
 
-    def plan(self, now_ns: int) -> StepPlan | None:
-        """The next step, or None if no sequence has anything to compute."""
-        rows = self._planner.fill(now_ns)
+    def plan(self, now_ns: int, worker: int = 0) -> StepPlan | None:
+        """The next step of a worker, or None if no sequence has anything for it to compute."""
+        rows = self._planners[worker].fill(now_ns)
         if rows.is_empty:
             return None
         self.num_steps += 1
-        self._in_flight.append(self._flight(rows))
+        self._flights.add(self._flight(rows))
         return rows.seal(self.num_steps, now_ns, self.policies.eviction.copies())
 
     def apply(self, sampled: SampledBatch, taken_ns: int) -> Flight:
-        """Take in the oldest step in flight: append its tokens, end what is at its end."""
-        flight = self._in_flight.popleft()
-        if flight.step_id != sampled.step_id:
-            raise AssertionError(f"step {sampled.step_id} applied, {flight.step_id} expected")
+        """Take in the oldest step in flight of a worker: append its tokens, end what is at its end."""
+        flight = self._flights.land(sampled.step_id)
+        self.pool.give_back(flight.resting)
         self._learn(flight, sampled)
-        self._outcome.step(flight.step_id, (*sampled.times_ns, taken_ns), flight.joined)
+        self._outcome.step(flight, (*sampled.times_ns, taken_ns))
         live, eos_ids = self._live, self._eos_ids
         going_on: list[int] = []
         token_ids: list[int] = []
@@ -206,17 +215,27 @@ class Scheduler:
                 going_on.append(request_id)
                 token_ids.append(token_id)
         self._outcome.tokens(going_on, token_ids)
+        if not self.roles[flight.worker].decodes:
+            self._hand_over(going_on)
         return flight
 
     def take_tokens(self, now_ns: int) -> TokenBatch | None:
         """All rows since the last call, or None if there is nothing to tell."""
         return self._outcome.take(now_ns)
 
+    def _hand_over(self, request_ids: list[int]) -> None:
+        """All that is known of them is computed: the next worker goes on with them."""
+        for request_id in request_ids:
+            sequence = self._live[request_id]
+            self._outcome.leave(sequence)
+            self.residents.hand_over(sequence)
+
     def _flight(self, rows: PlanRows) -> Flight:
         num_padding_tokens = self.policies.batching.num_padding(self.num_running)
         self.num_padding_tokens += num_padding_tokens
         return Flight(
             step_id=self.num_steps,
+            worker=rows.worker,
             joined=rows.joined,
             num_rows=rows.num_rows,
             num_prefill_tokens=rows.num_tokens - rows.num_decode_tokens,
@@ -226,7 +245,7 @@ class Scheduler:
             num_used_blocks=self.pool.num_owned,
             num_kv_tokens=self.residents.num_kv_tokens,
             num_padding_tokens=num_padding_tokens,
-            preempted_ids=self._planner.take_preempted(),
+            preempted_ids=self._planners[rows.worker].take_preempted(),
         )
 
     # Endings --------------------------------------------------------------------------------

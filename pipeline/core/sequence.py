@@ -30,6 +30,8 @@ class Sequence:
     epoch: int = 0
     """Rises at each preemption, so that results still in flight are told from new ones."""
     slot: int = -1
+    worker: int = 0
+    """Which device worker computes it."""
     blocks: list[int] = field(default_factory=list)
     num_computed: int = 0
     """Tokens whose KV is written once the steps in flight are done."""

@@ -62,12 +62,16 @@ def _ramp(facts: Facts) -> str:
 
 
 def utilisation(facts: Facts) -> Law | None:
-    """Device busy share = step rate x mean step time; the rate is of the counters, all else of the steps."""
+    """Device busy share = step rate x mean step time; the rate is of the counters, all else of the steps.
+
+    Both are sums over the device workers.
+    """
     if not facts.steps:
         return None
     rate = (of(facts.samples[-1], "execute").sent - of(facts.samples[0], "execute").sent) / facts.span_s
     service_s = fmean(s.end_ns - s.begin_ns for s in facts.steps) / 1e9
-    busy = busy_ns(facts.steps) / facts.span_ns
+    workers = {s.worker for s in facts.steps}
+    busy = sum(busy_ns([s for s in facts.steps if s.worker == each]) for each in workers) / facts.span_ns
     residual = _relative(busy, rate * service_s)
     holds = residual <= UTILISATION_TOLERANCE or abs(busy - rate * service_s) <= 0.02
     why = ""

@@ -118,7 +118,7 @@ class Ops(KvLayout, Protocol):
 
 
 class Model(Protocol):
-    """A decoder with its weights on the device."""
+    """A decoder with its weights on the device. Threads may each run a step at the same time."""
 
     def forward(self, inputs: StepInputs, layers: list[LayerKv]) -> Tensor:
         """Write the step's keys and values; -> [R, V] logits of inputs.logits_rows."""

@@ -1,6 +1,6 @@
 """The runner: owns the device, and runs one StepPlan at a time: forward pass, then the sampling op.
 
-Called from one thread, the device worker's. It knows no stages and no requests, only slots and blocks.
+Called from one thread, its device worker's. It knows no stages and no requests, only slots and blocks.
 """
 
 import time
@@ -45,23 +45,29 @@ class FinishedStep:
 
 
 class Runner:
-    """A model, its KV cache and the state of its slots."""
+    """A model, its KV cache and the state of its slots.
+
+    Args:
+        new_slots: makes the slots of one runner, and
+        new_sampling_op: what samples in them; neither is shared with a fork.
+    """
 
     def __init__(
         self,
         model: Model,
         kv_cache: list[LayerKv],
         host_kv: HostKv,
-        slots: SlotTable,
-        sampling_op: SamplingOp,
+        new_slots: Callable[[], SlotTable],
+        new_sampling_op: Callable[[], SamplingOp],
         capacity: DeviceReady,
         clock: Clock,
     ) -> None:
         self._model = model
         self._kv_cache = kv_cache
         self._host_kv = host_kv
-        self._slots = slots
-        self._sampling_op = sampling_op
+        self._new_slots, self._slots = new_slots, new_slots()
+        self._new_sampling_op, self._sampling_op = new_sampling_op, new_sampling_op()
+        self._num_threads = torch.get_num_threads()
         self._capacity = capacity
         self._clock = clock
 
@@ -82,6 +88,19 @@ class Runner:
             self._slots.remember(step.sample_slots, sampled)
             token_ids = sampled.tolist()
         return FinishedStep(plan, begin_ns, self._clock(), token_ids)
+
+    def fork(self) -> "Runner":
+        """Another over the same weights and cache, with slots of its own. Call it on the thread it is for."""
+        torch.set_num_threads(self._num_threads)  # OpenMP keeps it by thread
+        return Runner(
+            self._model,
+            self._kv_cache,
+            self._host_kv,
+            self._new_slots,
+            self._new_sampling_op,
+            self._capacity,
+            self._clock,
+        )
 
     def close(self) -> None:
         """Let the cache go. Idempotent; no launch may follow."""
@@ -117,9 +136,12 @@ def build_runner(
         torch.set_num_threads(options.num_threads)
     dtype = torch.float32 if options.dtype == "float32" else torch.bfloat16
     model, layout, sampler = open_model(architecture, tensors, options, dtype, device, evidence)
-    op = sampling_op()
-    if sampler is not None and type(op) is SamplingOp:  # a subclass filters in its own way
-        op = sampler
+
+    def new_op() -> SamplingOp:
+        op = sampling_op()
+        is_built_in = type(op) is SamplingOp  # a subclass filters in its own way
+        return sampler if sampler is not None and is_built_in else op
+
     max_blocks = -(-max_model_len // options.block_size)
     bytes_a_block = block_bytes(architecture, options.block_size, dtype)
     num_blocks = options.num_blocks or count_blocks(
@@ -134,8 +156,8 @@ def build_runner(
         model,
         kv_cache,
         host_kv,
-        SlotTable(options.max_num_seqs, max_blocks, options.block_size, device),
-        op,
+        lambda: SlotTable(options.max_num_seqs, max_blocks, options.block_size, device),
+        new_op,
         DeviceReady(
             num_blocks,
             options.block_size,

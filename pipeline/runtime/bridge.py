@@ -1,6 +1,6 @@
-"""The bridge between the loop and the device: one worker thread that owns the runner.
+"""The bridge between the loop and the device: a worker thread that owns a runner.
 
-The device is used by one thread only, from opening to closing, so nothing on it needs a lock. The loop puts
+A runner is used by one thread only, from opening to closing, so nothing of it needs a lock. The loop puts
 plans into the worker's queue and never waits for it; a finished launch comes back as a call on the loop.
 The worker holds what it was given: at most `credits` plans, by the scheduler's rule.
 """
@@ -38,9 +38,14 @@ class Runner(Protocol[Plan_contra, Handle_co, Capacity_co]):
 
 @dataclass(frozen=True, slots=True)
 class RunnerFactory:
-    """A resource: how to open the runner. Slow (it loads the weights), so the worker calls it."""
+    """A resource: how to open the runners. Slow (it loads the weights), so the worker calls it.
+
+    `open` is called once by each worker, one after the other. Runners after the first share its weights and
+    its KV cache: a block that one has written, another can read.
+    """
 
     open: Callable[[], "Runner[object, object, object]"]
+    num_workers: int = 1
 
 
 class DeviceWorker(Generic[Plan, Handle]):

@@ -88,6 +88,12 @@ class CheckingRunner(FakeRunner):
         self._cells: dict[tuple[int, int], tuple[int, int]] = {}
         self._host_cells: dict[int, list[tuple[int, int] | None]] = {}
 
+    def fork(self) -> "CheckingRunner":
+        """For another worker: slots of its own, the same blocks."""
+        other = CheckingRunner(self.capacity)
+        other._cells = self._cells
+        return other
+
     def launch(self, plan: StepPlan, /) -> FakeHandle:
         self._copy(plan)
         for admitted in plan.admitted:

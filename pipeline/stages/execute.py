@@ -1,4 +1,4 @@
-"""Execute: StepPlan -> StepHandle. Owns the device worker; one per server."""
+"""Execute: StepPlan -> StepHandle. Owns the device workers; one per server."""
 
 from collections.abc import Sequence
 
@@ -10,13 +10,13 @@ from pipeline.telemetry import Telemetry
 
 
 class DeviceFailed(Message, frozen=True):
-    """The worker's last word, to this stage's own inbox."""
+    """A worker's last word, to this stage's own inbox."""
 
     error: BaseException
 
 
 class Execute(Stage[StepPlan | DeviceFailed, NoOptions]):
-    """Passes plans to the device worker in order, and its launched steps on to sample.
+    """Passes plans to their device workers in order, and the launched steps on to sample.
 
     Never waits: the scheduler's credits bound how many plans can be here.
     """
@@ -26,10 +26,13 @@ class Execute(Stage[StepPlan | DeviceFailed, NoOptions]):
 
     def __init__(self, ctx: StageContext, options: NoOptions) -> None:
         super().__init__(ctx, options)
-        self._worker: DeviceWorker[StepPlan, StepHandle] = DeviceWorker(self._launched, self._failed)
+        self._factory = ctx.resource(RunnerFactory)
+        self._workers: list[DeviceWorker[StepPlan, StepHandle]] = [
+            DeviceWorker(self._launched, self._failed) for _ in range(self._factory.num_workers)
+        ]
 
     async def start(self) -> None:
-        ready = await self._worker.start(self.ctx.resource(RunnerFactory))
+        ready, *_ = [await worker.start(self._factory) for worker in self._workers]
         if isinstance(ready, DeviceReady):
             self.ctx.resource(Telemetry).opened(ready)
         self.ctx.outlet(DeviceReady).post(ready)
@@ -38,10 +41,11 @@ class Execute(Stage[StepPlan | DeviceFailed, NoOptions]):
         for message in batch:
             if isinstance(message, DeviceFailed):
                 raise message.error
-            self._worker.submit(message)
+            self._workers[message.worker].submit(message)
 
     async def stop(self) -> None:
-        await self._worker.stop()
+        for worker in self._workers:
+            await worker.stop()
 
     def _launched(self, handle: StepHandle) -> None:
         begin_ns, step_id = handle.begin_ns, handle.plan.step_id

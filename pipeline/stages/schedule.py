@@ -11,7 +11,7 @@ timer wakes the stage for the earliest of these.
 import asyncio
 from collections.abc import Callable, Sequence
 from itertools import compress
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -20,6 +20,7 @@ from pipeline.checkpoint.card import ModelCard
 from pipeline.core.gate import Gate
 from pipeline.core.plan_rows import Flight
 from pipeline.core.policies import SchedulingOptions, make_policies
+from pipeline.core.roles import SEPARATIONS
 from pipeline.core.scheduling import Scheduler
 from pipeline.core.standing import standing_of
 from pipeline.messages import (
@@ -44,7 +45,9 @@ from pipeline.topology import CREDITS
 
 class ScheduleOptions(SchedulingOptions, frozen=True, forbid_unknown_fields=True):
     credits: Annotated[int, msgspec.Meta(ge=1, le=8)] = CREDITS
-    """Steps in flight at once."""
+    """Steps in flight at once, of each device worker."""
+    separation: Literal["mixed", "split"] = "mixed"
+    """split: one device worker for prefill and one for decode, at the same time, instead of one for both."""
     max_waiting: Annotated[int, msgspec.Meta(ge=1)] = 256
     """Requests that wait for the device; past it they stay in the inbox and hold the pipeline back."""
 
@@ -64,7 +67,8 @@ class Schedule(Stage[Any, ScheduleOptions]):
         self._is_open = False
         self._taken_ns = 0
         self._awaits_room = False
-        self._device_end_ns = 0
+        self._device_end_ns: dict[int, int] = {}
+        """Of each worker's latest step."""
         self._gate = ctx.resource(Gate)
         self._journal = ctx.resource(Telemetry).journal
         self._plans = ctx.outlet(StepPlan)
@@ -109,7 +113,8 @@ class Schedule(Stage[Any, ScheduleOptions]):
 
     def _open(self, ready: DeviceReady) -> None:
         policies = make_policies(self.options, ready)
-        self._scheduler = Scheduler(ready, self.ctx.resource(ModelCard).eos_ids, policies)
+        roles = SEPARATIONS[self.options.separation]
+        self._scheduler = Scheduler(ready, self.ctx.resource(ModelCard).eos_ids, policies, roles)
         self._is_open = True
         max_wait_ms = self.options.max_wait_ms
         standing = standing_of(self.options.policy, self.options.fair_weights or {})
@@ -162,12 +167,17 @@ class Schedule(Stage[Any, ScheduleOptions]):
         self.ctx.outlet(Rejected).post(rejected)
 
     def _plan(self) -> None:
+        """For every worker. Decode goes first: its sequences hold blocks that others wait for."""
+        for worker in reversed(range(len(self._scheduler.roles))):
+            self._plan_for(worker)
+
+    def _plan_for(self, worker: int) -> None:
         scheduler = self._scheduler
-        while scheduler.num_in_flight < self.options.credits:
+        while scheduler.num_in_flight_of(worker) < self.options.credits:
             if self._tokens.room() <= scheduler.num_in_flight:
                 self._await_room()
                 return
-            plan = scheduler.plan(self.ctx.clock())
+            plan = scheduler.plan(self.ctx.clock(), worker)
             if plan is None:
                 return
             if not self._plans.offer(plan):
@@ -212,7 +222,8 @@ class Schedule(Stage[Any, ScheduleOptions]):
     def _trace(self, plan: StepPlan) -> None:
         trace, name = self.ctx.trace, self.ctx.name
         trace.record(Point.PLAN, name, plan.step_id, len(plan.token_ids), plan.planned_ns)
-        for request_id in plan.request_ids[len(plan.request_ids) - len(plan.admitted) :]:
+        num_joined = len(plan.admitted) if self._scheduler.roles[plan.worker].admits else 0
+        for request_id in plan.request_ids[len(plan.request_ids) - num_joined :]:
             self._gate.started(request_id, plan.planned_ns)
             trace.record(Point.SCHEDULED, name, request_id, at_ns=plan.planned_ns)
         for request_id in self._scheduler.last_preempted_ids:
@@ -221,8 +232,9 @@ class Schedule(Stage[Any, ScheduleOptions]):
 
     def _record(self, flight: Flight, times_ns: tuple[int, int, int, int, int]) -> None:
         planned_ns, begin_ns, end_ns, _, sampled_ns = times_ns
-        host_gap_ns = max(0, begin_ns - self._device_end_ns) if flight.is_carried else 0
-        self._device_end_ns = end_ns
+        waited_ns = begin_ns - self._device_end_ns.get(flight.worker, begin_ns)
+        host_gap_ns = max(0, waited_ns) if flight.is_carried else 0
+        self._device_end_ns[flight.worker] = end_ns
         self._journal.step(
             StepRecord(
                 step_id=flight.step_id,
@@ -240,6 +252,7 @@ class Schedule(Stage[Any, ScheduleOptions]):
                 num_used_blocks=flight.num_used_blocks,
                 num_kv_tokens=flight.num_kv_tokens,
                 num_preempted=len(flight.preempted_ids),
+                worker=flight.worker,
             )
         )
 

@@ -114,7 +114,7 @@ class Stream(Stage[TextBatch | Open | Rejected, StreamOptions]):
                 answer.num_prompt_tokens = started.num_prompt_tokens
         for times in step.times:
             if answer := answers.get(times.request_id):
-                answer.base_ns = times.base_ns
+                answer.base_ns, answer.worker = times.base_ns, times.worker
                 answer.num_preemptions = times.num_preemptions
         is_due = self._rule.is_due
         for request_id, text, num_tokens, finish in zip(

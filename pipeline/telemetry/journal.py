@@ -69,6 +69,8 @@ class StepRecord(msgspec.Struct, frozen=True, gc=False):
     """Tokens whose KV the used blocks hold; what is missing to full blocks is fragmentation."""
     num_preempted: int
     """Sequences that this plan sent back to the queue."""
+    worker: int = 0
+    """The device worker it ran on; steps of different ones may overlap."""
 
 
 class Journal:

@@ -16,6 +16,7 @@ from hypothesis.stateful import (
 
 from pipeline.core.policies import SchedulingOptions, make_policies
 from pipeline.core.policies.eviction import Swap
+from pipeline.core.roles import SEPARATIONS, Role
 from pipeline.core.scheduling import Scheduler
 from pipeline.messages import (
     NO_TOKEN,
@@ -24,6 +25,7 @@ from pipeline.messages import (
     SampledBatch,
     SamplingParams,
     StepHandle,
+    StepPlan,
     Terms,
     TokenizedRequest,
 )
@@ -69,6 +71,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     """Requests arrive, are cancelled, paused, preempted and shed in any order; steps are applied late."""
 
     policy: str
+    roles: tuple[Role, ...] = (Role.BOTH,)
 
     @initialize(
         data=st.data(),
@@ -92,12 +95,17 @@ class SchedulerMachine(RuleBasedStateMachine):
             BLOCK,
             max_num_seqs,
             max_num_batched_tokens,
-            num_host_blocks=num_host_blocks,
+            num_host_blocks=num_host_blocks if len(self.roles) == 1 else 0,
             block_copy_ns=block_copy_ns,
         )
-        self.scheduler = Scheduler(device, (40,), make_policies(data.draw(options(self.policy)), device))
-        self.runner = CheckingRunner(device)
-        self.flying: deque[StepHandle] = deque()
+        policies = make_policies(data.draw(options(self.policy)), device)
+        self.scheduler = Scheduler(device, (40,), policies, self.roles)
+        runner = CheckingRunner(device)
+        self.runners = [runner, *(runner.fork() for _ in self.roles[1:])]
+        self.touched: dict[int, list[int]] = {}
+        """The blocks that a step reads and writes, by its id."""
+        self.planned: list[deque[StepPlan]] = [deque() for _ in self.roles]
+        self.flying: list[deque[StepHandle]] = [deque() for _ in self.roles]
         self.requests: dict[int, TokenizedRequest] = {}
         self.prompts: dict[int, int] = {}
         self.got: dict[int, list[int]] = {}
@@ -161,21 +169,42 @@ class SchedulerMachine(RuleBasedStateMachine):
             request_id = data.draw(st.sampled_from(sorted(self.requests)))
             self.scheduler.pause(request_id, is_paused=is_paused)
 
-    @precondition(lambda self: self.scheduler.num_in_flight < CREDITS)
-    @rule()
-    def plan(self) -> None:
+    @rule(moves=st.lists(st.tuples(st.sampled_from("pppraa"), st.booleans()), min_size=6, max_size=40))
+    def work(self, moves: list[tuple[str, bool]]) -> None:
+        """Plans, runs and applies, of either worker: steps overlap in any way that credits allow."""
+        does = {"p": self.plan, "r": self.run, "a": self.apply}
+        for move, is_last in moves:
+            does[move](len(self.roles) - 1 if is_last else 0)
+            self.workers_at_the_same_time_touch_other_blocks()
+
+    def plan(self, worker: int) -> None:
+        if self.scheduler.num_in_flight_of(worker) == CREDITS:
+            return
         for rejected in self.scheduler.shed(self.tick()):
             assert rejected.status == 503 and rejected.code in ("wait_too_long", "deadline_missed")
             assert rejected.request_id not in self.got | self.endings, "only who has no row is shed"
             self.shed.add(rejected.request_id)
-        plan = self.scheduler.plan(self.tick())
+        plan = self.scheduler.plan(self.tick(), worker)
         if plan is not None:
-            self.flying.append(self.runner.launch(plan))
+            assert plan.worker == worker
+            running = self.scheduler.residents.running
+            self.touched[plan.step_id] = [
+                block for request_id in plan.request_ids for block in running[request_id].blocks
+            ]
+            self.planned[worker].append(plan)
 
-    @precondition(lambda self: self.flying)
-    @rule()
-    def apply(self) -> None:
-        handle = self.flying.popleft()
+    def run(self, worker: int) -> None:
+        """The worker gets to its next step: any time between its plan and its result."""
+        if self.planned[worker]:
+            plan = self.planned[worker].popleft()
+            self.flying[worker].append(self.runners[worker].launch(plan))
+
+    def apply(self, worker: int) -> None:
+        if not self.flying[worker]:
+            self.run(worker)
+        if not self.flying[worker]:
+            return
+        handle = self.flying[worker].popleft()
         plan = handle.plan
         ids = [r for r, s in zip(plan.request_ids, plan.samples, strict=True) if s]
         epochs = [e for e, s in zip(plan.epochs, plan.samples, strict=True) if s]
@@ -199,7 +228,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 self.endings[request_id] = finish
         for times in batch.times:
             segments = list(times.base_ns)
-            for index, value in enumerate(batch.elapsed_ns):
+            for index, value in enumerate(batch.elapsed_ns[6 * times.worker : 6 * times.worker + 6]):
                 segments[3 + index] += value
             assert min(segments) >= 0
             assert sum(segments) == batch.sent_ns - self.requests[times.request_id].arrived_ns
@@ -209,10 +238,24 @@ class SchedulerMachine(RuleBasedStateMachine):
         if not hasattr(self, "scheduler"):
             return
         held = [block for sequence in self.scheduler.residents.running.values() for block in sequence.blocks]
-        assert len(held) == len(set(held)) == self.scheduler.pool.num_owned
+        num_held = len(held) + self.scheduler._flights.num_resting
+        assert len(held) == len(set(held)) and num_held == self.scheduler.pool.num_owned
         running = self.scheduler.residents.running.values()
         assert len(running) <= self.scheduler.device.max_num_seqs
         assert self.scheduler.num_kv_tokens == sum(each.num_computed for each in running)
+
+    @invariant()
+    def workers_at_the_same_time_touch_other_blocks(self) -> None:
+        if not hasattr(self, "scheduler"):
+            return
+        touched = [
+            {block for plan in self.in_flight(worker) for block in self.touched[plan.step_id]}
+            for worker in range(len(self.roles))
+        ]
+        assert len(set().union(*touched)) == sum(map(len, touched))
+
+    def in_flight(self, worker: int) -> list[StepPlan]:
+        return [*(handle.plan for handle in self.flying[worker]), *self.planned[worker]]
 
     @invariant()
     def host_places_are_conserved(self) -> None:
@@ -244,10 +287,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         for _ in range(5000):
             if self.scheduler.is_idle:
                 break
-            if self.scheduler.num_in_flight < CREDITS:
-                self.plan()
-            if self.flying:
-                self.apply()
+            for worker in range(len(self.roles)):
+                self.plan(worker)
+                self.run(worker)
+                self.apply(worker)
             self.tell()
         assert self.scheduler.is_idle, "it never comes to rest"
         assert self.scheduler.pool.num_free == self.scheduler.pool.num_blocks
@@ -324,7 +367,13 @@ class Deadline(SchedulerMachine):
     policy = "deadline"
 
 
-MACHINES = [Fcfs, Priority, Sjf, Fair, Deadline]
+def split(machine: type[SchedulerMachine]) -> type[SchedulerMachine]:
+    """The same with a worker for prefill and one for decode, whose steps run in any order."""
+    return type(f"Split{machine.__name__}", (machine,), {"roles": SEPARATIONS["split"]})
+
+
+MIXED = [Fcfs, Priority, Sjf, Fair, Deadline]
+MACHINES = [*MIXED, *map(split, MIXED)]
 
 
 @pytest.mark.parametrize("machine", MACHINES)

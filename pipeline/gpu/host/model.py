@@ -1,6 +1,7 @@
 """A Llama-like decoder whose step is one C++ call. Implements api.Model and api.KvLayout."""
 
 import ctypes
+import threading
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -26,6 +27,13 @@ MAX_HEAD_DIM = 256
 _FAULTS = {1: "a token id is outside the vocabulary", 2: "a position is past the model's last"}
 
 
+class _Scratch(threading.local):
+    """A step's own memory: each thread has another."""
+
+    def __init__(self) -> None:
+        self.memory = np.zeros(0, np.uint8)
+
+
 class HostLlama:
     """Llama 2 and 3, Mistral, SmolLM2, on the CPU; bf16 keys and values, bf16 or int8 weights.
 
@@ -46,7 +54,7 @@ class HostLlama:
         )
         self._head = weights.linears["head"]
         self._model = _model(architecture, weights, self._layers, self._keep[1])
-        self._workspace = np.zeros(0, np.uint8)
+        self._scratch = _Scratch()
 
     @classmethod
     def load(
@@ -103,9 +111,10 @@ class HostLlama:
 
     def _workspace_for(self, num_tokens: int) -> int:
         needed = self._library.workspace_bytes(ctypes.byref(self._model), num_tokens, self._num_threads)
-        if self._workspace.size < needed + 64:
-            self._workspace = np.zeros(needed + 64, np.uint8)
-        return -(-self._workspace.ctypes.data // 64) * 64
+        scratch = self._scratch
+        if scratch.memory.size < needed + 64:
+            scratch.memory = np.zeros(needed + 64, np.uint8)
+        return -(-scratch.memory.ctypes.data // 64) * 64
 
 
 def check_shape(architecture: Architecture, block_size: int) -> None:

@@ -1,0 +1,50 @@
+"""Flights: the steps that are planned and not yet applied, and the blocks that must wait for them."""
+
+from collections import deque
+
+from pipeline.core.plan_rows import Flight
+
+
+class Flights:
+    """Each worker's, in the order of their launch.
+
+    Why blocks rest: a freed block may still be written by a step in flight. A later step of the same worker
+    runs after that one, so with one worker a freed block is free at once. A step of another worker may run
+    at the same time: with more than one, the freed block is free once that step is applied.
+    """
+
+    def __init__(self, num_workers: int) -> None:
+        self.num_resting = 0
+        """Blocks that will be free when a step in flight is applied."""
+        self.latest: Flight
+        """The one added last."""
+        self.num_workers = num_workers
+        self._flying: list[deque[Flight]] = [deque() for _ in range(num_workers)]
+
+    def __len__(self) -> int:
+        return sum(map(len, self._flying))
+
+    def num_of(self, worker: int) -> int:
+        return len(self._flying[worker])
+
+    def add(self, flight: Flight) -> None:
+        self.latest = flight
+        self._flying[flight.worker].append(flight)
+
+    def land(self, step_id: int) -> Flight:
+        """Take out the step, which must be the oldest of its worker; its `resting` blocks are free now."""
+        for flying in self._flying:
+            if flying and flying[0].step_id == step_id:
+                flight = flying.popleft()
+                self.num_resting -= len(flight.resting)
+                return flight
+        raise AssertionError(f"step {step_id} applied, but it is the oldest of no worker")
+
+    def rest(self, worker: int, blocks: list[int]) -> bool:
+        """Keep blocks that the steps of `worker` may write until these are applied; False: no need to."""
+        flying = self._flying[worker]
+        if self.num_workers == 1 or not flying:
+            return False
+        flying[-1].resting.extend(blocks)
+        self.num_resting += len(blocks)
+        return True
