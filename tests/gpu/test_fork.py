@@ -13,12 +13,14 @@ from pipeline.messages import Admitted, StepHandle, StepPlan
 from tests.gpu.driver import TINY, Driver, Sequence, random_tensors
 
 NUM_TOKENS = 12
-PROMPTS = [[(7 * k + j) % TINY.vocab_size for j in range(length)] for k, length in enumerate((3, 40, 17, 90))]
+PROMPTS = [
+    [(7 * k + j) % TINY.vocab_size for j in range(length)] for k, length in enumerate((3, 400, 170, 700))
+]
 BACKENDS = pytest.mark.parametrize("backend", ["torch", "host"])
 
 
 def new_runner(backend: Any) -> Runner:
-    options = RunnerOptions(device="cpu", backend=backend, num_blocks=120, max_num_seqs=8, num_threads=1)
+    options = RunnerOptions(device="cpu", backend=backend, num_blocks=200, max_num_seqs=8, num_threads=1)
     return build_runner(TINY, random_tensors(TINY), options)
 
 
@@ -29,7 +31,7 @@ def generate(driver: Driver, prompts: list[list[int]]) -> list[Sequence]:
 
 
 def go_on(driver: Driver, sequences: list[Sequence], num_tokens: int) -> None:
-    while rows := driver.next_rows([s for s in sequences if len(s.output) < num_tokens], chunk=25):
+    while rows := driver.next_rows([s for s in sequences if len(s.output) < num_tokens], chunk=250):
         driver.step(rows)
 
 
@@ -76,7 +78,7 @@ def test_both_run_at_the_same_time(backend: str) -> None:
 
     def rounds(make: Callable[[], Runner], first_block: int) -> list[list[list[int]]]:
         driver = Driver(make())
-        driver._free_blocks = list(range(first_block, first_block + 60))
+        driver._free_blocks = list(range(first_block, first_block + 100))
         found = []
         for _ in range(5):
             sequences = generate(driver, PROMPTS)
@@ -86,5 +88,5 @@ def test_both_run_at_the_same_time(backend: str) -> None:
         return found
 
     with ThreadPoolExecutor(2) as threads:
-        halves = [threads.submit(rounds, lambda: first, 0), threads.submit(rounds, first.fork, 60)]
+        halves = [threads.submit(rounds, lambda: first, 0), threads.submit(rounds, first.fork, 100)]
         assert [half.result() for half in halves] == [[expected] * 5] * 2
