@@ -56,6 +56,12 @@ def test_utilisation_notices_steps_that_overlap() -> None:
     assert not law(evidence(of_steps=twice), "utilisation").holds
 
 
+def test_steps_of_two_workers_may_overlap() -> None:
+    split = tuple(step(k, ms=36.0, worker=k % 2) for k in range(500))
+    found = law(evidence(of_steps=split), "utilisation")
+    assert found.holds and found.claim.startswith("device busy 18")
+
+
 def test_conservation() -> None:
     assert law(evidence(requests(49)), "conservation").claim == "50 taken in = 49 ended +0 live"
     lost = law(evidence(requests(30)), "conservation")
