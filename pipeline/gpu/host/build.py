@@ -19,7 +19,7 @@ from pipeline.checkpoint.store import models_folder
 
 SOURCES = Path(__file__).parent / "kernels"
 COMPILERS = ("g++", "clang++", "c++")
-FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fopenmp", "-fvisibility=hidden", "-fPIC", "-shared")
+FLAGS = ("-std=c++20", "-O3", "-ffp-contract=off", "-fopenmp", "-fvisibility=hidden", "-fPIC", "-shared")
 """No contraction: a product and a sum are rounded once only where a kernel says so, in all kernels alike."""
 TIMEOUT_S = 300
 
