@@ -226,6 +226,7 @@ class Admitted(Message, frozen=True):
 
     slot: int
     sampling: SamplingParams
+    request_id: int
 
 
 class StepPlan(Message, frozen=True):

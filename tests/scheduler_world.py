@@ -102,8 +102,7 @@ class World:
             self.core.take_tokens(self.now_ns)
             return False
         self.plans.append(plan)
-        joined = plan.request_ids[len(plan.request_ids) - len(plan.admitted) :]
-        self.admitted += [(request_id, self.now_ns) for request_id in joined]
+        self.admitted += [(each.request_id, self.now_ns) for each in plan.admitted]
         self.now_ns += self._step_ns(plan)
         self.core.apply(sampled(plan, self.now_ns), self.now_ns)
         self.core.take_tokens(self.now_ns)

@@ -121,7 +121,7 @@ def step_plan(load: Load, step_id: int, rows: list[Row], now_ns: int) -> StepPla
         num_computed=[load.num_prompt_tokens + row.position for row in rows],
         samples=[True] * len(rows),
         token_ids=[NO_TOKEN] * len(rows),
-        admitted=[Admitted(slot, _sampling(load, row.request_id)) for slot, row in first],
+        admitted=[Admitted(slot, _sampling(load, row.request_id), row.request_id) for slot, row in first],
         block_slots=grown,
         block_cols=[0] * len(grown),
         block_ids=[0] * len(grown),

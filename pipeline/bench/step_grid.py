@@ -91,7 +91,9 @@ def step_plan(parts: Composition, ready: DeviceReady, load: Load, step_id: int) 
         num_computed=[part.num_computed for part in parts],
         samples=[True] * len(parts),
         token_ids=[load.token_ids[place % len(load.token_ids)] for place in range(num_tokens)],
-        admitted=[Admitted(slot, SamplingParams(max_tokens=1, temperature=0)) for slot in range(len(parts))],
+        admitted=[
+            Admitted(slot, SamplingParams(max_tokens=1, temperature=0), slot) for slot in range(len(parts))
+        ],
         block_slots=slots,
         block_cols=columns,
         block_ids=blocks,

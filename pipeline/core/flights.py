@@ -1,8 +1,37 @@
 """Flights: the steps that are planned and not yet applied, and the blocks that must wait for them."""
 
 from collections import deque
+from dataclasses import dataclass, field
 
-from pipeline.core.plan_rows import Flight
+from pipeline.core.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """A step between its plan and its result."""
+
+    step_id: int
+    worker: int
+    joined: list[Sequence]
+    """Sequences whose first step (since they waited, or on this worker) it is."""
+    num_rows: int
+    num_prefill_tokens: int
+    num_decode_tokens: int
+    num_running: int
+    num_waiting: int
+    num_used_blocks: int
+    num_kv_tokens: int
+    num_padding_tokens: int
+    """What a padded batch would compute in this step for nothing; see policies.batching."""
+    preempted_ids: list[int]
+    """Requests that were sent back to the queue since the plan before."""
+    resting: list[int] = field(default_factory=list)
+    """Blocks that are free once it is applied; see flights."""
+
+    @property
+    def is_carried(self) -> bool:
+        """It has rows of an earlier step: the device might have gone on with them at once."""
+        return self.num_rows > len(self.joined)
 
 
 class Flights:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence as Seq
 from itertools import chain
 
-from pipeline.core.plan_rows import Flight
+from pipeline.core.flights import Flight
 from pipeline.core.sequence import Sequence
 from pipeline.core.timeline import Timeline
 from pipeline.messages import FinishReason, SequenceTimes, Started, TokenBatch

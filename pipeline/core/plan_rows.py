@@ -1,38 +1,8 @@
-"""PlanRows: the columns of a StepPlan while it is being filled. Flight: what is remembered of it after."""
-
-from dataclasses import dataclass, field
+"""PlanRows: the columns of a StepPlan while it is being filled."""
 
 from pipeline.core.policies.eviction import BlockCopies
 from pipeline.core.sequence import Sequence
 from pipeline.messages import NO_TOKEN, Admitted, StepPlan
-
-
-@dataclass(frozen=True, slots=True)
-class Flight:
-    """A step between its plan and its result."""
-
-    step_id: int
-    worker: int
-    joined: list[Sequence]
-    """Sequences whose first step (since they waited, or on this worker) it is."""
-    num_rows: int
-    num_prefill_tokens: int
-    num_decode_tokens: int
-    num_running: int
-    num_waiting: int
-    num_used_blocks: int
-    num_kv_tokens: int
-    num_padding_tokens: int
-    """What a padded batch would compute in this step for nothing; see policies.batching."""
-    preempted_ids: list[int]
-    """Requests that were sent back to the queue since the plan before."""
-    resting: list[int] = field(default_factory=list)
-    """Blocks that are free once it is applied; see flights."""
-
-    @property
-    def is_carried(self) -> bool:
-        """It has rows of an earlier step: the device might have gone on with them at once."""
-        return self.num_rows > len(self.joined)
 
 
 class PlanRows:
@@ -75,7 +45,7 @@ class PlanRows:
     def join(self, sequence: Sequence) -> None:
         """The sequence is new to this worker, which must know its slot and all its blocks."""
         self.joined.append(sequence)
-        self._admitted.append(Admitted(sequence.slot, sequence.sampling))
+        self._admitted.append(Admitted(sequence.slot, sequence.sampling, sequence.request_id))
         self._block_slots += [sequence.slot] * len(sequence.blocks)
         self._block_cols += range(len(sequence.blocks))
         self._block_ids += sequence.blocks

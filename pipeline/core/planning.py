@@ -48,8 +48,10 @@ class Planner:
         if is_open:
             self._make_way(now_ns)
         num_preemptions = self.num_preemptions
-        self._go_on(rows)
-        if is_open and self.num_preemptions == num_preemptions:  # blocks just freed are not given away again
+        prefilling = self._decode(rows)
+        is_open = is_open and self.num_preemptions == num_preemptions  # blocks just freed are not given away
+        self._prefill(prefilling, rows, now_ns if is_open else None)
+        if is_open:
             self._admit(rows, now_ns)
         if not (self._role.admits or rows.is_empty):
             self._take_over(rows)
@@ -61,15 +63,32 @@ class Planner:
         taken, self._preempted_ids = self._preempted_ids, []
         return taken
 
-    def _go_on(self, rows: PlanRows) -> None:
-        """Decode rows first; the prefills that go on share what the budget leaves."""
+    def _decode(self, rows: PlanRows) -> list[Sequence]:
+        """Decode rows come first in a step; those who share what the budget leaves for prefill."""
         decoding, prefilling = self._ready()
         decoding = self._grow(decoding[: rows.budget], rows)
         rows.decode(decoding)
         self._policies.order.served(decoding)
         rows.limit(self._policies.budget.max_tokens(len(decoding), self._residents.num_kv_tokens))
+        return [each for each in prefilling if each.slot >= 0]
+
+    def _prefill(self, prefilling: list[Sequence], rows: PlanRows, now_ns: int | None) -> None:
+        """Go on with the prompts under way; who ranks before all of them is admitted first.
+
+        `now_ns` is None in a step that admits nobody.
+        """
+        if not prefilling:
+            return
+        rank = self._policies.order.prefill_rank(self._residents.running.values())
+        prefilling.sort(key=rank)
+        first = rank(prefilling[0])
+        while now_ns is not None and rows.budget:
+            head = self._waiting.head(now_ns)
+            if head is None or rank(head) >= first or not self._residents.fits(head):
+                break
+            self._join(head, rows)
         for sequence in prefilling:
-            if rows.budget and sequence.slot >= 0:
+            if rows.budget:
                 rows.add(sequence, min(sequence.num_to_compute(), rows.budget))
 
     def _ready(self) -> tuple[list[Sequence], list[Sequence]]:

@@ -11,8 +11,9 @@ that cannot fit alone is refused, and preemptions are bounded, every sequence en
 
 from pipeline.core.arrived import ArrivedIds
 from pipeline.core.block_pool import BlockPool
+from pipeline.core.flights import Flight
 from pipeline.core.outcome import Outcome
-from pipeline.core.plan_rows import Flight, PlanRows
+from pipeline.core.plan_rows import PlanRows
 from pipeline.core.planning import Planner
 from pipeline.core.policies import Policies
 from pipeline.core.residents import Residents

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from pipeline.core.flights import Flight
 from pipeline.core.gate import Gate
-from pipeline.core.plan_rows import Flight
 from pipeline.core.scheduling import Scheduler
 from pipeline.core.standing import Standing, by_arrival
 from pipeline.messages import DeviceReady, GenerateRequest, TokenizedRequest

@@ -49,6 +49,8 @@ def _is_closed(scheduler: Scheduler, now_ns: int) -> bool:
         return True
     if not isinstance(policies.order, KeyedOrder | FairOrder):
         return False  # it may think otherwise as time passes
+    if isinstance(policies.order, FairOrder) and policies.order.num_tenants > 1:
+        return False  # as counters grow, another tenant is first, who may outrank others
     if not scheduler.residents.num_free_slots:
         return True
     return not policies.batching.opens(scheduler.num_running, num_queued, now_ns)

@@ -156,7 +156,7 @@ class Replica:
             if plan is None:
                 return
             if plan.admitted:
-                admitted = plan.request_ids[-len(plan.admitted) :]
+                admitted = [each.request_id for each in plan.admitted]
                 self.ledger.admitted(admitted, now_ns)
                 self._door.started(admitted, now_ns)
             work = work_of(plan)

@@ -10,10 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from pipeline.core.policies.contracts import Order
-from pipeline.core.policies.keyed import KeyedOrder
-from pipeline.core.policies.make import Parts
-from pipeline.core.sequence import Sequence
+from pipeline.core.policies.options import SJF_PROMPT_WEIGHT
 from pipeline.messages import DeviceReady, Terms
 from pipeline.simulate.cells import Cell, find_capacity
 from pipeline.simulate.figures import Figures
@@ -48,35 +45,23 @@ def _case(name: str, options: dict[str, object], workload: Workload, target: Tar
 
 SJF_TOKENS_PER_S = 5.0
 SJF_LOAD = 0.9
-PROMPT_WEIGHT = 0.1
-
-
-def shortest_work_first(parts: Parts) -> Order:
-    """sjf with prompts counted, each token as PROMPT_WEIGHT output tokens: many of them share a step."""
-    ns_per_token = 1e9 / parts.options.sjf_tokens_per_s
-
-    def shift(sequence: Sequence) -> int:
-        work = sequence.predicted_tokens + PROMPT_WEIGHT * sequence.num_prompt_tokens
-        return int(ns_per_token * work)
-
-    return KeyedOrder(shift)
 
 
 def _sjf_cases(workload: Workload, target: Target, seed: int) -> list[Case]:
     asked = asking(workload, MAX_TOKENS)
     paced = at_rate(asked, SJF_LOAD * find_capacity(asked, target, PATIENT))
-    whole = f"{__name__}:{shortest_work_first.__name__}"
+    sjf = {"policy": "sjf", "sjf_tokens_per_s": SJF_TOKENS_PER_S}
     return [
         _case("fcfs", {"policy": "fcfs"}, paced, target),
-        _case("sjf", {"policy": "sjf", "sjf_tokens_per_s": SJF_TOKENS_PER_S}, paced, target),
-        _case("sjf+prompt", {"policy": whole, "sjf_tokens_per_s": SJF_TOKENS_PER_S}, paced, target),
+        _case("sjf", sjf, paced, target),
+        _case("answers only", sjf | {"sjf_prompt_weight": 0.0}, paced, target),
     ]
 
 
 def _sjf_verdict(cases: Seq[Case], figures: Seq[Figures]) -> list[str]:
     fcfs, *others = figures
     longest = max(arrival.num_input for arrival in cases[0].workload)
-    most = {"sjf": MAX_TOKENS, "sjf+prompt": MAX_TOKENS + PROMPT_WEIGHT * longest}
+    most = {"sjf": MAX_TOKENS + SJF_PROMPT_WEIGHT * longest, "answers only": MAX_TOKENS}
     lines = []
     for sjf in others:
         window_s = most[sjf.policy] / SJF_TOKENS_PER_S
@@ -154,6 +139,8 @@ def _itl_verdict(cases: Seq[Case], figures: Seq[Figures]) -> list[str]:
 HEAVY, LIGHT = "heavy", "light"
 LIGHT_SHARE = 0.05
 FLOOD_LOAD = 1.5
+FAIR_BUDGET = 256
+"""Tokens a step: whoever arrives waits for the steps under way, so these must be short."""
 LIGHT_WEIGHT = 20.0
 """Of the light tenant in the case `weighted`: its bursts are served before the other's queue."""
 
@@ -166,6 +153,7 @@ def _fair_cases(workload: Workload, target: Target, seed: int) -> list[Case]:
         return Terms(tenant=LIGHT if index in light else HEAVY)
 
     asked = with_terms(asking(workload, MAX_TOKENS), terms_of)
+    target = msgspec.structs.replace(target, ready=_with_budget(target.ready, FAIR_BUDGET))
     paced = at_rate(asked, FLOOD_LOAD * find_capacity(asked, target, PATIENT))
     alone = [arrival for arrival in paced if arrival.terms.tenant == LIGHT]
     return [

@@ -17,8 +17,8 @@ import msgspec
 from msgspec.structs import replace
 
 from pipeline.checkpoint.card import ModelCard
+from pipeline.core.flights import Flight
 from pipeline.core.gate import Gate
-from pipeline.core.plan_rows import Flight
 from pipeline.core.policies import SchedulingOptions, make_policies
 from pipeline.core.roles import SEPARATIONS
 from pipeline.core.scheduling import Scheduler
@@ -222,10 +222,10 @@ class Schedule(Stage[Any, ScheduleOptions]):
     def _trace(self, plan: StepPlan) -> None:
         trace, name = self.ctx.trace, self.ctx.name
         trace.record(Point.PLAN, name, plan.step_id, len(plan.token_ids), plan.planned_ns)
-        num_joined = len(plan.admitted) if self._scheduler.roles[plan.worker].admits else 0
-        for request_id in plan.request_ids[len(plan.request_ids) - num_joined :]:
-            self._gate.started(request_id, plan.planned_ns)
-            trace.record(Point.SCHEDULED, name, request_id, at_ns=plan.planned_ns)
+        if self._scheduler.roles[plan.worker].admits:
+            for admitted in plan.admitted:
+                self._gate.started(admitted.request_id, plan.planned_ns)
+                trace.record(Point.SCHEDULED, name, admitted.request_id, at_ns=plan.planned_ns)
         for request_id in self._scheduler.last_preempted_ids:
             trace.record(Point.PREEMPTED, name, request_id, at_ns=plan.planned_ns)
             self._journal.preempted(request_id, plan.planned_ns)

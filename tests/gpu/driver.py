@@ -144,7 +144,7 @@ class Driver:
             num_computed=[s.num_computed for s in sequences],
             samples=[end == len(s.token_ids) for s, _, end in spans],
             token_ids=[token for s, start, end in spans for token in s.token_ids[start:end]],
-            admitted=[Admitted(s.slot, s.sampling) for s in sequences if s.is_new],
+            admitted=[Admitted(s.slot, s.sampling, s.slot) for s in sequences if s.is_new],
             block_slots=[slot for slot, _, _ in changes],
             block_cols=[column for _, column, _ in changes],
             block_ids=[block for _, _, block in changes],

@@ -49,7 +49,7 @@ class TakesOver:
         return self._runner.launch(
             replace(
                 plan,
-                admitted=[*plan.admitted, *(Admitted(s.slot, s.sampling) for s in taken)],
+                admitted=[*plan.admitted, *(Admitted(s.slot, s.sampling, s.slot) for s in taken)],
                 block_slots=[*plan.block_slots, *(slot for slot, _, _ in changes)],
                 block_cols=[*plan.block_cols, *(column for _, column, _ in changes)],
                 block_ids=[*plan.block_ids, *(block for _, _, block in changes)],

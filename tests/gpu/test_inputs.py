@@ -76,12 +76,12 @@ def test_an_unknown_input_token_is_the_last_one_sampled_in_its_slot() -> None:
 def test_an_admitted_sequence_brings_its_sampling_and_takes_the_slot_over() -> None:
     slots = table()
     first = SamplingParams(temperature=0.5, top_k=4, top_p=0.25, seed=2**64 - 2)
-    slots.prepare(plan_of([(2, 0, 4, False)], [1] * 4, [(2, 0, 9)], [Admitted(2, first)]))
+    slots.prepare(plan_of([(2, 0, 4, False)], [1] * 4, [(2, 0, 9)], [Admitted(2, first, 0)]))
     step = slots.prepare(plan_of([(2, 4, 1, True)], [1], [(2, 1, 3)], []))
     rows = step.rows
     assert (rows.temperature.item(), rows.top_k.item(), rows.top_p.item()) == (0.5, 4, 0.25)
     assert rows.seed.item() == -2  # the low 64 bits
     second = SamplingParams(temperature=0.0, seed=5)
-    step = slots.prepare(plan_of([(2, 0, 1, True)], [1], [(2, 0, 1)], [Admitted(2, second)]))
+    step = slots.prepare(plan_of([(2, 0, 1, True)], [1], [(2, 0, 1)], [Admitted(2, second, 0)]))
     assert (step.rows.temperature.item(), step.rows.top_k.item(), step.rows.seed.item()) == (0.0, 0, 5)
     assert step.inputs.block_tables.tolist() == [[1]]

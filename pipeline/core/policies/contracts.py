@@ -6,7 +6,7 @@ first and how much of a step he gets. All are called from one thread and given t
 sequence past the call that says it is gone.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, runtime_checkable
 
 from pipeline.core.policies.eviction import BlockCopies
@@ -46,6 +46,14 @@ class Order(Protocol):
         """Who of these may be sent back to the queue so that `waiting` can start, first victim first.
 
         Never both ways between two sequences, else they would preempt each other in turns.
+        """
+        ...
+
+    def prefill_rank(self, running: Iterable[Sequence]) -> Callable[[Sequence], float]:
+        """Whose prompt a step goes on with first: the smallest; equals in the order of their admission.
+
+        Given those on the device. The first in order, if it ranks before all prompts, is admitted before
+        these go on.
         """
         ...
 

@@ -1,12 +1,12 @@
 """Deadline: least slack first, against targets for the first token (TTFT) and for each after it (TPOT)."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Annotated
 
 import msgspec
 
-from pipeline.core.policies.keyed import by_rank
+from pipeline.core.policies.keyed import by_rank, no_rank
 from pipeline.core.policies.ranked_queue import RankedQueue
 from pipeline.core.sequence import Sequence
 from pipeline.core.step_cost import StepCost
@@ -70,6 +70,9 @@ class DeadlineOrder:
 
     def outranked(self, waiting: Sequence, running: Iterable[Sequence]) -> list[Sequence]:
         return []
+
+    def prefill_rank(self, running: Iterable[Sequence]) -> Callable[[Sequence], float]:
+        return no_rank
 
     def served(self, decoding: list[Sequence]) -> None:
         return None

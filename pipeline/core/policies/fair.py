@@ -9,10 +9,13 @@ an interval, and service as prompt_weight * prompt tokens + output_weight * outp
 weight. Theirs differ by at most 2 * max(prompt_weight * longest prompt, output_weight * M), where M is how
 many tokens the sequences on the device can have together. A device that runs one request at a time thus keeps
 them within two maximal requests of each other.
+
+The counters say who is admitted next; slots say who need not wait until then: a tenant who would hold fewer
+than another, at their weights, gets one of the other's at once, and his prompt goes on first.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heappush, heapreplace
 
 from pipeline.core.policies.ranked_queue import RankedQueue
@@ -48,6 +51,11 @@ class FairOrder:
 
     def __len__(self) -> int:
         return self._num_waiting
+
+    @property
+    def num_tenants(self) -> int:
+        """Those with somebody waiting."""
+        return len(self._queues)
 
     def service(self, tenant: str) -> float:
         """The tenant's counter."""
@@ -91,11 +99,37 @@ class FairOrder:
         return max(running, key=lambda each: (counters[each.terms.tenant], each.arrived_ns, each.request_id))
 
     def outranked(self, waiting: Sequence, running: Iterable[Sequence]) -> list[Sequence]:
-        return []
+        """The latest of tenants who still hold more slots, at their weights, when each has changed hands.
+
+        So what is taken cannot be taken back.
+        """
+        running = sorted(running, key=lambda each: (each.arrived_ns, each.request_id), reverse=True)
+        held = self._held(running)
+        tenant = waiting.terms.tenant
+        victims: list[Sequence] = []
+        for sequence in running:
+            other = sequence.terms.tenant
+            if other != tenant and (held[other] - 1) / self._weight(other) >= self._share(held, tenant):
+                held[other] -= 1
+                victims.append(sequence)
+        return victims
+
+    def prefill_rank(self, running: Iterable[Sequence]) -> Callable[[Sequence], float]:
+        """The tenant with the fewest slots, at its weight."""
+        held = self._held(running)
+        return lambda sequence: held[sequence.terms.tenant] / self._weight(sequence.terms.tenant)
 
     def served(self, decoding: list[Sequence]) -> None:
         for tenant, num_tokens in Counter([each.terms.tenant for each in decoding]).items():
             self._counters[tenant] += num_tokens * self._output_weight / self._weight(tenant)
+
+    def _held(self, running: Iterable[Sequence]) -> Counter[str]:
+        """Slots by tenant."""
+        return Counter([each.terms.tenant for each in running])
+
+    def _share(self, held: Counter[str], tenant: str) -> float:
+        """With one slot more."""
+        return (held[tenant] + 1) / self._weight(tenant)
 
     def _weight(self, tenant: str) -> float:
         return self._weights.get(tenant, 1.0)

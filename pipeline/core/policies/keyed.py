@@ -12,8 +12,8 @@ before it.
 * fcfs      s = 0: passed by nobody.
 * priority  s = -ageing * priority: waiting for `ageing` makes up for one level. One of priority p is passed
             only by those that arrive less than (highest - p) * ageing after it.
-* sjf       score = predicted - a * wait, tokens: s = predicted / a. Passed only by those that arrive less
-            than (predicted - 1) / a after it.
+* sjf       score = predicted - a * wait, tokens of work: s = predicted / a. Passed only by those that arrive
+            less than (predicted - least) / a after it, where the least work that there is, is over 1.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -33,15 +33,23 @@ def no_shift(sequence: Sequence) -> int:
     return 0
 
 
+def no_rank(sequence: Sequence) -> float:
+    """All alike: prompts go on in the order of their admission."""
+    return 0.0
+
+
 def priority_shift(ageing_ns: int) -> Shift:
     """Terms.priority; waiting for `ageing_ns` makes up for one level."""
     return lambda sequence: -ageing_ns * sequence.terms.priority
 
 
-def length_shift(tokens_per_s: float) -> Shift:
-    """Shortest predicted answer first; a second of waiting makes up for `tokens_per_s` tokens."""
+def work_shift(tokens_per_s: float, prompt_weight: float) -> Shift:
+    """Least predicted work first; a second of waiting makes up for `tokens_per_s` tokens of work.
+
+    Work is the predicted answer, and `prompt_weight` for each prompt token.
+    """
     ns_per_token = 1e9 / tokens_per_s
-    return lambda sequence: int(ns_per_token * sequence.predicted_tokens)
+    return lambda each: int(ns_per_token * (each.predicted_tokens + prompt_weight * each.num_prompt_tokens))
 
 
 class KeyedOrder:
@@ -73,6 +81,9 @@ class KeyedOrder:
     def outranked(self, waiting: Sequence, running: Iterable[Sequence]) -> list[Sequence]:
         return []
 
+    def prefill_rank(self, running: Iterable[Sequence]) -> Callable[[Sequence], float]:
+        return no_rank
+
     def served(self, decoding: list[Sequence]) -> None:
         return None
 
@@ -86,3 +97,6 @@ class PriorityOrder(KeyedOrder):
     def outranked(self, waiting: Sequence, running: Iterable[Sequence]) -> list[Sequence]:
         lower = [each for each in running if each.terms.priority < waiting.terms.priority]
         return sorted(lower, key=by_rank, reverse=True)
+
+    def prefill_rank(self, running: Iterable[Sequence]) -> Callable[[Sequence], float]:
+        return lambda sequence: -sequence.terms.priority

@@ -15,7 +15,7 @@ from pipeline.core.policies.contracts import Batching, Eviction, Order, PrefillB
 from pipeline.core.policies.deadline import DeadlineOrder, Targets
 from pipeline.core.policies.eviction import Recompute, Swap
 from pipeline.core.policies.fair import FairOrder
-from pipeline.core.policies.keyed import KeyedOrder, PriorityOrder, length_shift
+from pipeline.core.policies.keyed import KeyedOrder, PriorityOrder, work_shift
 from pipeline.core.policies.options import SchedulingOptions
 from pipeline.core.policies.policies import Policies
 from pipeline.core.policies.preemption import Preemption
@@ -53,7 +53,7 @@ def _priority(parts: Parts) -> Order:
 
 
 def _sjf(parts: Parts) -> Order:
-    return KeyedOrder(length_shift(parts.options.sjf_tokens_per_s))
+    return KeyedOrder(work_shift(parts.options.sjf_tokens_per_s, parts.options.sjf_prompt_weight))
 
 
 def _fair(parts: Parts) -> Order:

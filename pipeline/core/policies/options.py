@@ -6,6 +6,8 @@ import msgspec
 
 from pipeline.core.policies.deadline import Positive, Targets
 
+SJF_PROMPT_WEIGHT = 0.1
+
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Name = Annotated[str, msgspec.Meta(pattern=r"^([a-z]+|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$")]
@@ -20,7 +22,9 @@ class SchedulingOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     priority_ageing_s: Positive = 10.0
     """priority: waiting so long makes up for one level of priority."""
     sjf_tokens_per_s: Positive = 50.0
-    """sjf: a second of waiting makes up for so many tokens of the predicted length."""
+    """sjf: a second of waiting makes up for so many tokens of predicted work: the answer's, and"""
+    sjf_prompt_weight: NotNegative = SJF_PROMPT_WEIGHT
+    """so much for each prompt token, as many of these share a step."""
     fair_weights: dict[str, Positive] | None = None
     """fair: shares of tenants; 1 for those not named."""
     fair_prompt_weight: Positive = 1.0

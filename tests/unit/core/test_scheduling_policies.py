@@ -205,3 +205,21 @@ def test_blocks_that_a_preemption_freed_are_not_given_to_a_newcomer_at_once() ->
     w.step()
     assert w.core.num_preemptions == 1 and w.core.pool.num_free == 1
     assert w.order == [0, 1], "2 fits, and would take the block that 0 needs next"
+
+
+def test_a_prompt_of_higher_rank_is_computed_before_one_under_way_goes_on() -> None:
+    w = world(max_tokens=8, policy="priority")
+    w.add(request(0, prompt=40))
+    w.step()
+    w.add(request(1, prompt=6, priority=1, arrived_ms=1))
+    w.step()
+    assert w.plans[-1].request_ids == [1, 0] and w.plans[-1].num_tokens == [6, 2]
+
+
+def test_a_prompt_of_the_same_rank_waits_until_the_one_under_way_is_done() -> None:
+    w = world(max_tokens=8, policy="priority")
+    w.add(request(0, prompt=40))
+    w.step()
+    w.add(request(1, prompt=6, arrived_ms=1))
+    w.step()
+    assert w.plans[-1].request_ids == [0] and w.plans[-1].num_tokens == [8]

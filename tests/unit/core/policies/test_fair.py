@@ -1,5 +1,6 @@
 from pipeline.core.policies import fair
 from pipeline.core.policies.fair import FairOrder
+from pipeline.core.sequence import Sequence
 from tests.scheduler_world import sequence
 
 
@@ -92,3 +93,31 @@ def test_counters_of_idle_tenants_are_forgotten() -> None:
         order.discard(passing)
     assert len(order._counters) <= 2 * fair.MAX_IDLE
     assert next(order.candidates(0)).terms.tenant == "a"
+
+
+def holding(*tenants: str) -> list[Sequence]:
+    """One on the device for each of these, the latest last."""
+    return [sequence(100 + index, arrived_ms=index, tenant=tenant) for index, tenant in enumerate(tenants)]
+
+
+def test_who_would_hold_fewer_slots_gets_the_latest_of_those_who_hold_more() -> None:
+    order, running = FairOrder({}), holding("heavy", "heavy", "heavy", "heavy")
+    victims = order.outranked(sequence(1, tenant="light"), running)
+    assert [each.request_id for each in victims] == [103, 102, 101], "one slot stays with it"
+
+
+def test_a_slot_taken_is_not_taken_back() -> None:
+    order, running = FairOrder({}), holding("heavy", "heavy", "light")
+    assert order.outranked(sequence(1, tenant="heavy"), running) == []
+    assert order.outranked(sequence(2, tenant="light"), running) == []
+
+
+def test_slots_are_held_at_weights() -> None:
+    order, running = FairOrder({"heavy": 4.0}), holding("heavy", "heavy", "heavy", "heavy")
+    assert order.outranked(sequence(1, tenant="light"), running) == []
+
+
+def test_prompts_of_the_tenant_with_the_fewest_slots_go_on_first() -> None:
+    order, running = FairOrder({}), holding("heavy", "heavy", "light")
+    rank = order.prefill_rank(running)
+    assert [each.terms.tenant for each in sorted(running, key=rank)] == ["light", "heavy", "heavy"]

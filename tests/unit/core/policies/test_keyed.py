@@ -1,4 +1,4 @@
-from pipeline.core.policies.keyed import KeyedOrder, PriorityOrder, length_shift
+from pipeline.core.policies.keyed import KeyedOrder, PriorityOrder, work_shift
 from tests.scheduler_world import MS, sequence
 
 
@@ -35,15 +35,23 @@ def test_priority_alone_preempts_the_lowest_and_latest_first() -> None:
 
 
 def test_shortest_first_with_age_counted_in_tokens() -> None:
-    order = KeyedOrder(length_shift(tokens_per_s=1000))  # a millisecond of waiting makes up for a token
+    order = KeyedOrder(work_shift(tokens_per_s=1000, prompt_weight=0))  # a millisecond makes up for a token
     order.push(sequence(0, max_tokens=100, arrived_ms=0))
     order.push(sequence(1, max_tokens=10, arrived_ms=89))
     order.push(sequence(2, max_tokens=10, arrived_ms=91))
     assert ids(order) == [1, 0, 2]
 
 
+def test_prompts_are_work_too() -> None:
+    order = KeyedOrder(work_shift(tokens_per_s=1000, prompt_weight=0.1))
+    order.push(sequence(0, prompt=900, max_tokens=10))
+    order.push(sequence(1, prompt=90, max_tokens=90))
+    order.push(sequence(2, prompt=90, max_tokens=80))
+    assert ids(order) == [2, 1, 0]
+
+
 def test_the_last_in_order_is_the_first_victim() -> None:
-    order = KeyedOrder(length_shift(tokens_per_s=1000))
+    order = KeyedOrder(work_shift(tokens_per_s=1000, prompt_weight=0))
     running = [sequence(0, max_tokens=100), sequence(1, max_tokens=10, arrived_ms=50)]
     for each in running:
         order.push(each)
