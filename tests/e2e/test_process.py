@@ -96,7 +96,7 @@ def test_serve_chat_replay_and_drain(server: Process, tmp_path: Path) -> None:
 
 async def leave_during_a_stream(server: Process, url: str) -> None:
     """SIGTERM while an answer streams: the answer is completed, and a new request is refused."""
-    body: dict[str, Any] = {"prompt": "One two three", "max_tokens": 60, "ignore_eos": True, "stream": True}
+    body: dict[str, Any] = {"prompt": "One two three", "max_tokens": 600, "ignore_eos": True, "stream": True}
     async with aiohttp.ClientSession() as session:
         async with session.post(f"{url}/v1/completions", json=body) as response:
             await response.content.readline()
