@@ -85,6 +85,8 @@ class Terms(Message, frozen=True):
     """the time per token after it; for the policy `deadline` and for goodput."""
     patience_ms: float | None = None
     """How long the client will wait for its first token; None: the server's max_wait_ms."""
+    cache_salt: str = ""
+    """KV is shared only between requests of one tenant that have the same."""
 
 
 class GenerateRequest(Message, frozen=True):
@@ -186,6 +188,8 @@ class Completion(Message, frozen=True):
     num_prompt_tokens: int
     num_output_tokens: int
     timings: Timings
+    num_cached_tokens: int = 0
+    """Of the prompt, that were not computed."""
 
 
 class ClientSink(Protocol):
@@ -235,7 +239,8 @@ class StepPlan(Message, frozen=True):
     Row i computes `num_tokens[i]` tokens at positions num_computed[i] ... of the sequence in device
     slot `slots[i]`. Before the pass, block_ids[j] becomes block number block_cols[j] of slot
     block_slots[j]. Each worker launches its steps in the order of step_id, so a freed block may be given to
-    another sequence in a later plan of that worker while an earlier one is still in flight.
+    another sequence in a later plan of that worker while an earlier one is still in flight. In each layer
+    the KV of all rows is written before any row reads: a row may read what another row of its step computes.
     """
 
     step_id: int
@@ -304,6 +309,8 @@ class Started(Message, frozen=True):
     request_id: int
     num_prompt_tokens: int
     stop: tuple[str, ...]
+    num_cached_tokens: int = 0
+    """Of the prompt, whose KV another request had left."""
 
 
 class SequenceTimes(Message, frozen=True):

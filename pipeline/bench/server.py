@@ -44,6 +44,7 @@ def blueprint_of(settings: ServerSettings) -> assemble.Blueprint:
     config = load(Path(settings.config) if settings.config else None)
     options: dict[str, dict[str, Any]] = {
         "ingress": {"host": HOST, "port": 0},
+        "schedule": {"prefix_cache": False},  # all clients ask the same: each is to be served in full
         "stream": dict(settings.stream_options),
     }
     return assemble.check(_with(config, options))

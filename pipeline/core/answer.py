@@ -37,6 +37,7 @@ class Answer:
         "ending",
         "is_chat",
         "last_ns",
+        "num_cached_tokens",
         "num_pending",
         "num_preemptions",
         "num_prompt_tokens",
@@ -64,6 +65,7 @@ class Answer:
         self.worker = 0
         """The device worker whose totals `base_ns` goes with."""
         self.num_prompt_tokens = 0
+        self.num_cached_tokens = 0
         self.num_preemptions = 0
         self.text = ""
         self.num_pending = 0
@@ -110,6 +112,7 @@ class Answer:
                 self.ttft_ns,
                 self.ttft_segments_ns,
             ),
+            self.num_cached_tokens,
         )
 
     def _segments(self, step: TextBatch, taken_ns: int) -> tuple[int, ...]:

@@ -1,45 +1,112 @@
 """BlockPool: which KV blocks are free. Ids only; the tensors are gpu's."""
 
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+FREE, OWNED, CACHED, SHARED = range(4)
+"""States of a block. CACHED is free as well, but still holds what somebody may want to read."""
+
 
 class BlockPool:
-    """Hands out ids 0 .. num_blocks-1. Every block is either free or owned by exactly one taker."""
+    """Hands out ids 0 .. num_blocks-1. A block is free, or held by one or more takers.
 
-    def __init__(self, num_blocks: int) -> None:
+    Of the free ones those that are to be kept (`keep`) are taken last, whichever was held longest ago first.
+
+    Args:
+        forget: is told of a kept block that is taken, before anybody can write to it.
+    """
+
+    def __init__(self, num_blocks: int, forget: Callable[[int], None] | None = None) -> None:
         self.num_blocks = num_blocks
+        self.num_saved = 0
+        """How many more blocks would be held if none had several holders."""
+        self._forget = forget
         self._free = list(range(num_blocks - 1, -1, -1))
-        self._is_owned = bytearray(num_blocks)
+        self._idle: OrderedDict[int, None] = OrderedDict()
+        """Kept blocks without a holder, in the order in which they lost the last one."""
+        self._num_holders = [0] * num_blocks
+        self._is_kept = bytearray(num_blocks)
+        self._states = bytearray(num_blocks)
 
     @property
     def num_free(self) -> int:
-        return len(self._free)
+        """What can be taken: kept blocks that nobody holds are free."""
+        return len(self._free) + len(self._idle)
 
     @property
     def num_owned(self) -> int:
-        return self.num_blocks - len(self._free)
+        return self.num_blocks - self.num_free
+
+    @property
+    def num_cached(self) -> int:
+        """Those of the free that are kept."""
+        return len(self._idle)
 
     def states(self) -> bytes:
-        """One byte a block, in the order of their ids: 0 free, 1 owned."""
-        return bytes(self._is_owned)
+        """One byte a block, in the order of their ids: FREE, OWNED (by one), CACHED, SHARED (by several)."""
+        return bytes(self._states)
+
+    def num_holders(self, block: int) -> int:
+        return self._num_holders[block]
+
+    def num_held(self, blocks: Iterable[int]) -> int:
+        """How many of these have a holder."""
+        return sum(map(bool, map(self._num_holders.__getitem__, blocks)))
 
     def take(self, count: int) -> list[int] | None:
         """`count` blocks, or None if there are not so many; the most recently freed come first."""
-        if count > len(self._free):
+        if count > self.num_free:
             return None
-        first = len(self._free) - count
+        first = max(0, len(self._free) - count)
         taken = self._free[first:]
         taken.reverse()
         del self._free[first:]
+        while len(taken) < count:
+            taken.append(self._evict())
         for block in taken:
-            self._is_owned[block] = 1
+            self._num_holders[block] = 1
+            self._states[block] = OWNED
         return taken
 
-    def give_back(self, blocks: list[int]) -> None:
-        """Free blocks that were taken. Freeing a free block is a fault of ours and raises."""
+    def share(self, blocks: list[int]) -> None:
+        """One more holder for each; they are held by others, or kept."""
         for block in blocks:
-            if not self._is_owned[block]:
+            if self._num_holders[block]:
+                self.num_saved += 1
+                self._states[block] = SHARED
+            else:
+                del self._idle[block]  # KeyError: it is just free, a fault of ours
+                self._states[block] = OWNED
+            self._num_holders[block] += 1
+
+    def keep(self, blocks: list[int]) -> None:
+        """These are held; once they are not, keep what is in them for as long as possible."""
+        for block in blocks:
+            self._is_kept[block] = 1
+
+    def give_back(self, blocks: list[int]) -> None:
+        """One holder less for each. Freeing a free block is a fault of ours and raises."""
+        for block in reversed(blocks):
+            num_left = self._num_holders[block] - 1
+            if num_left < 0:
                 raise AssertionError(f"block {block} is freed twice")
-            self._is_owned[block] = 0
-        self._free.extend(reversed(blocks))
+            self._num_holders[block] = num_left
+            if num_left:
+                self.num_saved -= 1
+                self._states[block] = SHARED if num_left > 1 else OWNED
+            elif self._is_kept[block]:
+                self._idle[block] = None
+                self._states[block] = CACHED
+            else:
+                self._free.append(block)
+                self._states[block] = FREE
+
+    def _evict(self) -> int:
+        block, _ = self._idle.popitem(last=False)
+        self._is_kept[block] = 0
+        if self._forget is not None:
+            self._forget(block)
+        return block
 
 
 def blocks_for(num_tokens: int, block_size: int) -> int:

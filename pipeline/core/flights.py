@@ -21,6 +21,10 @@ class Flight:
     num_waiting: int
     num_used_blocks: int
     num_kv_tokens: int
+    num_shared_tokens: int
+    """Of them, those that are another sequence's as well."""
+    num_cached_tokens: int
+    """Of new prompts, that need not be computed, in this step or any."""
     num_padding_tokens: int
     """What a padded batch would compute in this step for nothing; see policies.batching."""
     preempted_ids: list[int]

@@ -85,7 +85,12 @@ class Outcome:
         if not sequence.is_started:
             sequence.is_started = True
             self._started.append(
-                Started(sequence.request_id, sequence.num_prompt_tokens, sequence.sampling.stop)
+                Started(
+                    sequence.request_id,
+                    sequence.num_prompt_tokens,
+                    sequence.sampling.stop,
+                    sequence.num_cached_tokens,
+                )
             )
 
     def _clear(self) -> None:

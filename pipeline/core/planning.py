@@ -89,7 +89,7 @@ class Planner:
             self._join(head, rows)
         for sequence in prefilling:
             if rows.budget:
-                rows.add(sequence, min(sequence.num_to_compute(), rows.budget))
+                self._compute(sequence, rows)
 
     def _ready(self) -> tuple[list[Sequence], list[Sequence]]:
         """The running with something to compute: one token past the prompt, or any other number."""
@@ -159,7 +159,11 @@ class Planner:
         self._policies.batching.joined(sequence)
         sequence.worker = self._worker
         rows.join(sequence)
+        self._compute(sequence, rows)
+
+    def _compute(self, sequence: Sequence, rows: PlanRows) -> None:
         rows.add(sequence, min(sequence.num_to_compute(), rows.budget))
+        self._residents.store(sequence)
 
     def _take_over(self, rows: PlanRows) -> None:
         """The worker learns of those handed over to it, whether or not they have a row."""

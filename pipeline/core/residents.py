@@ -1,9 +1,11 @@
 """Residents: the sequences that hold a slot and blocks of the device."""
 
+from collections import Counter
 from collections.abc import Iterable
 
 from pipeline.core.block_pool import BlockPool, blocks_for
 from pipeline.core.flights import Flights
+from pipeline.core.prefix_cache import SharedPrefixes
 from pipeline.core.sequence import Sequence
 from pipeline.messages import DeviceReady
 
@@ -11,12 +13,14 @@ from pipeline.messages import DeviceReady
 class Residents:
     """Who is on the device, in the order of admission. Knows what fits, not who should.
 
-    Invariant: a sequence is in `running` exactly while it has a slot, and it alone owns its blocks.
+    Invariant: a sequence is in `running` exactly while it has a slot. Of its blocks the first
+    `prefix.num_stored` may be held by others as well, and are never written to; the others are its own.
     """
 
-    def __init__(self, device: DeviceReady, num_workers: int = 1) -> None:
+    def __init__(self, device: DeviceReady, prefixes: SharedPrefixes, num_workers: int = 1) -> None:
         self.flights = Flights(num_workers)
-        self.pool = BlockPool(device.num_blocks)
+        self.prefixes = prefixes
+        self.pool = BlockPool(device.num_blocks, prefixes.forget)
         self.running: dict[int, Sequence] = {}
         """By request id, oldest admission first."""
         self.num_kv_tokens = 0
@@ -32,8 +36,13 @@ class Residents:
     def num_free_slots(self) -> int:
         return len(self._slots)
 
+    @property
+    def num_shared_tokens(self) -> int:
+        """Tokens that `num_kv_tokens` counts although another sequence's are the same, in the same block."""
+        return self.pool.num_saved * self._block_size
+
     def num_needed(self, sequence: Sequence) -> int:
-        """Free blocks without which it should not enter: enough for all tokens it has, at once.
+        """Blocks without which it should not enter: enough for all tokens it has, at once.
 
         For one that was preempted also a block for each sequence here to grow by, so that its return is not
         the next preemption's cause; alone, it always fits.
@@ -42,15 +51,31 @@ class Residents:
         return blocks_for(len(sequence.token_ids), self._block_size) + reserve + self.num_owed
 
     def fits(self, sequence: Sequence) -> bool:
-        return bool(self._slots) and self.num_needed(sequence) <= self.pool.num_free
+        """Whether what it wants is free, or held by others and to be shared."""
+        if not self._slots:
+            return False
+        num_missing = self.num_needed(sequence) - self.pool.num_free
+        return num_missing <= 0 or num_missing <= self.pool.num_held(self.prefixes.find(sequence))
 
     def enter(self, sequence: Sequence) -> None:
-        """Give it a slot and blocks for all tokens it has; it must fit."""
-        blocks = self.pool.take(blocks_for(len(sequence.token_ids), self._block_size))
-        assert blocks is not None, "only what fits is admitted"
-        sequence.slot, sequence.blocks = self._slots.pop(), blocks
+        """Give it a slot and blocks for all tokens it has; it must fit. What is shared counts as computed."""
+        shared = self.prefixes.enter(sequence)
+        self.pool.share(shared)
+        own = self.pool.take(blocks_for(len(sequence.token_ids), self._block_size) - len(shared))
+        assert own is not None, "only what fits is admitted"
+        sequence.slot, sequence.blocks = self._slots.pop(), shared + own
+        sequence.num_computed = max(sequence.num_computed, len(shared) * self._block_size)
         self.running[sequence.request_id] = sequence
         self.num_kv_tokens += sequence.num_computed
+
+    def store(self, sequence: Sequence) -> None:
+        """Tokens of it were planned: let others share the blocks that are full by that.
+
+        Who shares them enters at the first worker. What that one has planned it has written by then; of
+        another's steps only those that are applied are sure to have run: all that is known but its end.
+        """
+        num_known = len(sequence.token_ids) - (sequence.worker > 0)
+        self.pool.keep(self.prefixes.store(sequence, min(sequence.num_computed, num_known)))
 
     def short(self, sequences: list[Sequence]) -> list[Sequence]:
         """Those whose next token is written beyond the blocks they hold."""
@@ -63,6 +88,7 @@ class Residents:
         if blocks is None:
             return False
         for sequence, block in zip(sequences, blocks, strict=True):
+            self.store(sequence)
             sequence.blocks.append(block)
         return True
 
@@ -77,7 +103,10 @@ class Residents:
         self.handed_over[sequence.request_id] = sequence
 
     def leave(self, sequence: Sequence) -> None:
-        """Take slot and blocks back; the blocks are free now, or when no step in flight may write them."""
+        """Take slot and blocks back; the blocks are free now, or when no step in flight may write them. The
+        full ones stay cached.
+        """
+        self.store(sequence)
         del self.running[sequence.request_id]
         self.num_kv_tokens -= sequence.num_computed
         self._slots.append(sequence.slot)
@@ -85,3 +114,28 @@ class Residents:
         if not self.flights.rest(sequence.worker, sequence.blocks):
             self.pool.give_back(sequence.blocks)
         sequence.slot, sequence.blocks = -1, []
+
+
+class Room:
+    """What a waiting sequence would find if some of those on the device left, one after the other."""
+
+    def __init__(self, residents: Residents, waiting: Sequence) -> None:
+        found = residents.prefixes.find(waiting)
+        self._pool = residents.pool
+        self._found = frozenset(found)
+        self._num_needed = residents.num_needed(waiting) - self._pool.num_held(found)
+        self._num_free, self._num_slots = self._pool.num_free, residents.num_free_slots
+        self._left: Counter[int] = Counter()
+
+    @property
+    def is_enough(self) -> bool:
+        return self._num_slots > 0 and self._num_free >= self._num_needed
+
+    def leave(self, sequence: Sequence) -> None:
+        """A block becomes free when its last holder leaves; one that `waiting` shares is no gain."""
+        self._num_slots += 1
+        self._left.update(sequence.blocks)
+        self._num_free += sum(
+            self._left[block] == self._pool.num_holders(block) and block not in self._found
+            for block in sequence.blocks
+        )

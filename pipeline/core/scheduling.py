@@ -16,6 +16,7 @@ from pipeline.core.outcome import Outcome
 from pipeline.core.plan_rows import PlanRows
 from pipeline.core.planning import Planner
 from pipeline.core.policies import Policies
+from pipeline.core.prefix_cache import NoSharing, SharedPrefixes
 from pipeline.core.residents import Residents
 from pipeline.core.roles import Role
 from pipeline.core.sequence import Sequence
@@ -40,6 +41,7 @@ class Scheduler:
         eos_ids: token ids that end an answer.
         policies: not shared with another scheduler.
         roles: of each device worker.
+        prefixes: likewise; None: every sequence computes all its tokens.
     """
 
     def __init__(
@@ -48,11 +50,13 @@ class Scheduler:
         eos_ids: tuple[int, ...],
         policies: Policies,
         roles: tuple[Role, ...] = (Role.BOTH,),
+        prefixes: SharedPrefixes | None = None,
     ) -> None:
         self.device = device
         self.roles = roles
         self.policies = policies
-        self.residents = Residents(device, len(roles))
+        prefixes = NoSharing() if prefixes is None else prefixes
+        self.residents = Residents(device, prefixes, len(roles))
         self._flights = self.residents.flights
         self.waiting = Waiting(policies)
         self.num_steps = 0
@@ -245,6 +249,10 @@ class Scheduler:
             num_waiting=self.num_waiting,
             num_used_blocks=self.pool.num_owned,
             num_kv_tokens=self.residents.num_kv_tokens,
+            num_shared_tokens=self.residents.num_shared_tokens,
+            num_cached_tokens=sum(
+                each.num_cached_tokens for each in rows.joined if each.epoch == each.worker == 0
+            ),
             num_padding_tokens=num_padding_tokens,
             preempted_ids=self._planners[rows.worker].take_preempted(),
         )

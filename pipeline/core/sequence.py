@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from pipeline.core.prefix import Prefix
 from pipeline.core.timeline import Clocked
 from pipeline.messages import SamplingParams, Terms, TokenizedRequest
 
@@ -35,6 +36,9 @@ class Sequence:
     blocks: list[int] = field(default_factory=list)
     num_computed: int = 0
     """Tokens whose KV is written once the steps in flight are done."""
+    prefix: Prefix = field(default_factory=Prefix)
+    num_cached_tokens: int = 0
+    """Of the prompt, whose KV was found in the cache when it was first admitted."""
     is_paused: bool = False
     is_started: bool = False
     """The text side knows of it: from then on only a terminal row can end it."""

@@ -1,7 +1,8 @@
 """Fakes, shipped for stage authors: a runner without a device, and a clock that is set by hand."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter_ns
+from typing import NamedTuple
 
 from pipeline.messages import NO_TOKEN, DeviceReady, SamplingParams, StepPlan
 
@@ -73,24 +74,42 @@ class FakeRunner:
         return None
 
 
-class CheckingRunner(FakeRunner):
-    """A FakeRunner that keeps what each block would hold, and checks that every row reads its own sequence.
+class Cell(NamedTuple):
+    """What the KV of one position was computed from."""
 
-    AssertionError if a plan leaves a hole, reads a block that another sequence has overwritten (or that was
-    not brought back from host memory), or asks for a token the device does not have.
+    position: int
+    token_id: int
+    history: int
+    """Stands for all tokens up to this one, as far as the row that wrote it could read."""
+
+
+class CheckingRunner(FakeRunner):
+    """A FakeRunner that keeps what each block would hold, and checks what every row reads.
+
+    AssertionError if a plan leaves a hole, reads a block that holds anything but the KV of the tokens before
+    (because another sequence has written to it, it was not brought back from host memory, or it was shared
+    with somebody whose tokens differ), has two rows write to one place, or asks for a token the device does
+    not have.
+
+    Args:
+        prompts: token ids by request id, if the reader's own are to be compared with what he reads.
     """
 
-    def __init__(self, capacity: DeviceReady = DEFAULT_CAPACITY) -> None:
+    def __init__(
+        self, capacity: DeviceReady = DEFAULT_CAPACITY, prompts: Mapping[int, Sequence[int]] | None = None
+    ) -> None:
         super().__init__(capacity)
+        self._prompts = prompts
         self._tables: list[dict[int, int]] = [{} for _ in range(capacity.max_num_seqs)]
         self._owners: list[tuple[int, int] | None] = [None] * capacity.max_num_seqs
         self._last: list[int | None] = [None] * capacity.max_num_seqs
-        self._cells: dict[tuple[int, int], tuple[int, int]] = {}
-        self._host_cells: dict[int, list[tuple[int, int] | None]] = {}
+        self._histories: list[int | None] = [None] * capacity.max_num_seqs
+        self._cells: dict[tuple[int, int], Cell] = {}
+        self._host_cells: dict[int, list[Cell | None]] = {}
 
     def fork(self) -> "CheckingRunner":
         """For another worker: slots of its own, the same blocks."""
-        other = CheckingRunner(self.capacity)
+        other = type(self)(self.capacity, self._prompts)
         other._cells = self._cells
         return other
 
@@ -98,18 +117,24 @@ class CheckingRunner(FakeRunner):
         self._copy(plan)
         for admitted in plan.admitted:
             self._tables[admitted.slot], self._last[admitted.slot] = {}, None
-            self._owners[admitted.slot] = None
+            self._owners[admitted.slot] = self._histories[admitted.slot] = None
         for slot, col, block in zip(plan.block_slots, plan.block_cols, plan.block_ids, strict=True):
             self._tables[slot][col] = block
-        handle = super().launch(plan)
-        sampled, packed = iter(handle.token_ids_sync()), iter(plan.token_ids)
         assert sum(plan.num_tokens) == len(plan.token_ids) <= self.capacity.max_num_batched_tokens
         assert len(set(plan.slots)) == len(plan.slots), "a slot has two rows"
-        for row, slot in enumerate(plan.slots):
-            self._check_row(plan, row, [next(packed) for _ in range(plan.num_tokens[row])])
-            if plan.samples[row]:
+        written = self._write(plan)
+        assert len(set(written)) == len(written), "two rows write to one place"
+        histories = [self._read(plan, row) for row in range(len(plan.slots))]
+        handle = self._sample(plan, histories)
+        sampled = iter(handle.token_ids_sync())
+        for slot, samples in zip(plan.slots, plan.samples, strict=True):
+            if samples:
                 self._last[slot] = next(sampled)
         return handle
+
+    def _sample(self, plan: StepPlan, histories: list[int]) -> FakeHandle:
+        """`histories`: what each row has read, its own tokens included."""
+        return super().launch(plan)
 
     def _copy(self, plan: StepPlan) -> None:
         """Blocks to host memory and back; a cell that was never written is copied as such."""
@@ -125,18 +150,43 @@ class CheckingRunner(FakeRunner):
                 else:
                     self._cells[block, offset] = held
 
-    def _check_row(self, plan: StepPlan, row: int, token_ids: list[int]) -> None:
+    def _write(self, plan: StepPlan) -> list[tuple[int, int]]:
+        """All rows' cells; their `history` is left to `_read`: a row may read what another one writes."""
+        packed = iter(plan.token_ids)
+        written: list[tuple[int, int]] = []
+        for row, slot in enumerate(plan.slots):
+            owner = (plan.request_ids[row], plan.epochs[row])
+            if self._owners[slot] is None:
+                self._owners[slot] = owner
+            assert self._owners[slot] == owner, "a slot changed hands without being admitted"
+            for position in range(plan.num_computed[row], plan.num_computed[row] + plan.num_tokens[row]):
+                token_id = next(packed)
+                if token_id == NO_TOKEN:
+                    last = self._last[slot]
+                    assert last is not None, "no token on the device"
+                    token_id = last
+                written.append(self._cell(slot, position))
+                self._cells[written[-1]] = Cell(position, token_id, 0)
+        return written
+
+    def _read(self, plan: StepPlan, row: int) -> int:
+        """Every position up to the row's last: each must follow from the one before. Its history."""
         slot, start = plan.slots[row], plan.num_computed[row]
-        owner = (plan.request_ids[row], plan.epochs[row])
-        if self._owners[slot] is None:
-            self._owners[slot] = owner
-        assert self._owners[slot] == owner, "a slot changed hands without being admitted"
-        for position, token_id in enumerate(token_ids, start):
-            assert token_id != NO_TOKEN or self._last[slot] is not None, "no token on the device"
-            self._cells[self._cell(slot, position)] = (plan.request_ids[row], position)
-        for position in range(start + len(token_ids)):
-            held = self._cells.get(self._cell(slot, position))
-            assert held == (plan.request_ids[row], position), f"row {row} reads {held}"
+        prompt = self._prompts[plan.request_ids[row]] if self._prompts is not None else ()
+        history, before = 0, self._histories[slot]
+        for position in range(start + plan.num_tokens[row]):
+            assert position != start or before in (None, history), f"row {row} reads another's tokens"
+            cell = self._cell(slot, position)
+            held = self._cells.get(cell)
+            assert held is not None and held.position == position, f"row {row} reads {held}"
+            history = hash((history, position, held.token_id))
+            if held.history == 0:
+                self._cells[cell] = held._replace(history=history)
+            else:
+                assert held.history == history, f"row {row} reads what came after other tokens"
+            assert position >= len(prompt) or held.token_id == prompt[position], f"row {row} reads {held}"
+        self._histories[slot] = history
+        return history
 
     def _cell(self, slot: int, position: int) -> tuple[int, int]:
         block_size = self.capacity.block_size

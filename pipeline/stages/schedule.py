@@ -9,6 +9,7 @@ timer wakes the stage for the earliest of these.
 """
 
 import asyncio
+import secrets
 from collections.abc import Callable, Sequence
 from itertools import compress
 from typing import Annotated, Any, Literal
@@ -20,6 +21,8 @@ from pipeline.checkpoint.card import ModelCard
 from pipeline.core.flights import Flight
 from pipeline.core.gate import Gate
 from pipeline.core.policies import SchedulingOptions, make_policies
+from pipeline.core.prefix import PrefixHash
+from pipeline.core.prefix_cache import NoSharing, PrefixCache, SharedPrefixes
 from pipeline.core.roles import SEPARATIONS
 from pipeline.core.scheduling import Scheduler
 from pipeline.core.standing import standing_of
@@ -50,6 +53,8 @@ class ScheduleOptions(SchedulingOptions, frozen=True, forbid_unknown_fields=True
     """split: one device worker for prefill and one for decode, at the same time, instead of one for both."""
     max_waiting: Annotated[int, msgspec.Meta(ge=1)] = 256
     """Requests that wait for the device; past it they stay in the inbox and hold the pipeline back."""
+    prefix_cache: bool = True
+    """Whether requests that begin with the same tokens share the KV of these; docs/kv.md."""
 
 
 class Schedule(Stage[Any, ScheduleOptions]):
@@ -113,8 +118,9 @@ class Schedule(Stage[Any, ScheduleOptions]):
 
     def _open(self, ready: DeviceReady) -> None:
         policies = make_policies(self.options, ready)
-        roles = SEPARATIONS[self.options.separation]
-        self._scheduler = Scheduler(ready, self.ctx.resource(ModelCard).eos_ids, policies, roles)
+        card, roles = self.ctx.resource(ModelCard), SEPARATIONS[self.options.separation]
+        prefixes = self._prefixes(ready, card.name)
+        self._scheduler = Scheduler(ready, card.eos_ids, policies, roles, prefixes)
         self._is_open = True
         max_wait_ms = self.options.max_wait_ms
         standing = standing_of(self.options.policy, self.options.fair_weights or {})
@@ -122,6 +128,11 @@ class Schedule(Stage[Any, ScheduleOptions]):
         self.ctx.resource(Telemetry).watch(self._gauges)
         self.ctx.resource(Telemetry).watch(self._gate.gauges)
         self.ctx.resource(Telemetry).occupancy = self._occupancy
+
+    def _prefixes(self, ready: DeviceReady, model: str) -> SharedPrefixes:
+        if not self.options.prefix_cache:
+            return NoSharing()
+        return PrefixCache(PrefixHash(ready.block_size, model, secrets.token_bytes(32)))
 
     def _add(self, request: TokenizedRequest) -> None:
         self._gate.tokenized(request.request_id, len(request.token_ids))
@@ -146,7 +157,7 @@ class Schedule(Stage[Any, ScheduleOptions]):
 
     def _apply(self, sampled: SampledBatch) -> None:
         flight = self._scheduler.apply(sampled, self._taken_ns)
-        self._gate.prefilled(flight.num_prefill_tokens)
+        self._gate.prefilled(flight.num_prefill_tokens + flight.num_cached_tokens)
         self.ctx.trace.record(Point.APPLIED, self.ctx.name, sampled.step_id, len(sampled.token_ids))
         self._record(flight, sampled.times_ns)
 
@@ -251,6 +262,7 @@ class Schedule(Stage[Any, ScheduleOptions]):
                 num_waiting=flight.num_waiting,
                 num_used_blocks=flight.num_used_blocks,
                 num_kv_tokens=flight.num_kv_tokens,
+                num_shared_tokens=flight.num_shared_tokens,
                 num_preempted=len(flight.preempted_ids),
                 worker=flight.worker,
             )
@@ -277,5 +289,8 @@ class Schedule(Stage[Any, ScheduleOptions]):
             "steps_in_flight": scheduler.num_in_flight,
             "kv_blocks": scheduler.pool.num_blocks,
             "kv_blocks_used": scheduler.pool.num_owned,
+            "kv_blocks_cached": scheduler.pool.num_cached,
+            "kv_blocks_saved": scheduler.pool.num_saved,
+            **scheduler.residents.prefixes.gauges(),
             **scheduler.policies.gauges(),
         }

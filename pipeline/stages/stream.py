@@ -112,6 +112,7 @@ class Stream(Stage[TextBatch | Open | Rejected, StreamOptions]):
         for started in step.started:
             if answer := answers.get(started.request_id):
                 answer.num_prompt_tokens = started.num_prompt_tokens
+                answer.num_cached_tokens = started.num_cached_tokens
         for times in step.times:
             if answer := answers.get(times.request_id):
                 answer.base_ns, answer.worker = times.base_ns, times.worker
@@ -216,6 +217,7 @@ class Stream(Stage[TextBatch | Open | Rejected, StreamOptions]):
                 parent_span_id=answer.parent_span_id,
                 is_chat=answer.is_chat,
                 preempted_ns=self._journal.take_preempted(answer.request_id),
+                num_cached_tokens=completion.num_cached_tokens,
             )
         )
 

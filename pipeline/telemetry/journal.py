@@ -42,6 +42,8 @@ class RequestRecord(msgspec.Struct, frozen=True, gc=False):
     is_chat: bool = False
     preempted_ns: tuple[int, ...] = ()
     """When each of its preemptions was planned."""
+    num_cached_tokens: int = 0
+    """Of the prompt, whose KV another request had left (core.prefix_cache)."""
 
 
 class StepRecord(msgspec.Struct, frozen=True, gc=False):
@@ -66,11 +68,13 @@ class StepRecord(msgspec.Struct, frozen=True, gc=False):
     num_waiting: int
     num_used_blocks: int
     num_kv_tokens: int
-    """Tokens whose KV the used blocks hold; what is missing to full blocks is fragmentation."""
+    """Tokens that the running sequences have KV of; those in shared blocks count for each of them."""
     num_preempted: int
     """Sequences that this plan sent back to the queue."""
     worker: int = 0
     """The device worker it ran on; steps of different ones may overlap."""
+    num_shared_tokens: int = 0
+    """Of num_kv_tokens, those counted again. What the rest lacks to full blocks is fragmentation."""
 
 
 class Journal:

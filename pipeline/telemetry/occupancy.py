@@ -4,6 +4,10 @@ import msgspec
 
 BLOCK_FREE = 0
 BLOCK_OWNED = 1
+BLOCK_CACHED = 2
+"""Free as well, but what is in it may still be found."""
+BLOCK_SHARED = 3
+"""Owned by several sequences."""
 
 
 class Occupancy(msgspec.Struct, frozen=True, gc=False):
@@ -11,6 +15,6 @@ class Occupancy(msgspec.Struct, frozen=True, gc=False):
     """Sequences with a device slot."""
     num_waiting: int
     blocks: bytes
-    """One byte a KV block, in the order of their ids: BLOCK_FREE or BLOCK_OWNED."""
+    """One byte a KV block, in the order of their ids: one of the above."""
     is_stepping: bool = False
     """A step is on the device."""

@@ -84,6 +84,7 @@ def _told(record: RequestRecord) -> dict[str, Any]:
     return {
         "finish": record.finish,
         "prompt_tokens": record.num_prompt_tokens,
+        "cached_tokens": record.num_cached_tokens,
         "output_tokens": record.num_output_tokens,
         "preemptions": record.num_preemptions,
         "paused_ms": record.paused_ns / 1e6,

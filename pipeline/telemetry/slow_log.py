@@ -76,6 +76,7 @@ class SlowLog:
             e2e_ms=_ms(record.e2e_ns),
             ttft_ms=None if record.ttft_ns is None else _ms(record.ttft_ns),
             prompt_tokens=record.num_prompt_tokens,
+            cached_tokens=record.num_cached_tokens,
             output_tokens=record.num_output_tokens,
             preemptions=record.num_preemptions,
             paused_ms=_ms(record.paused_ns),

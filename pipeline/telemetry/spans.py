@@ -52,6 +52,7 @@ def _root(record: RequestRecord, model: str) -> Span:
         "gen_ai.response.finish_reasons": [record.finish],
         "gen_ai.usage.input_tokens": record.num_prompt_tokens,
         "gen_ai.usage.output_tokens": record.num_output_tokens,
+        "gen_ai.usage.cache_read.input_tokens": record.num_cached_tokens,
         "stageline.request_id": record.request_id,
         "stageline.num_preemptions": record.num_preemptions,
         "stageline.paused_ms": record.paused_ns * _MS,

@@ -3,19 +3,22 @@
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
+from itertools import count
 from typing import Any
 
 import aiohttp
 
+NUMBERS = count(10_000_000)
 Load = Callable[[str], Awaitable[None]]
 """Given the server's url; returns when all answers have ended."""
 
 
 def frame(num_prompt: int, max_tokens: int) -> dict[str, Any]:
+    """No two prompts begin alike: all of each has to be computed."""
     return {
         "type": "generate",
         "id": "r",
-        "prompt": "x" * num_prompt,
+        "prompt": str(next(NUMBERS))[::-1].ljust(num_prompt, "x"),
         "max_tokens": max_tokens,
         "ignore_eos": True,
     }

@@ -16,6 +16,7 @@ from hypothesis.stateful import (
 
 from pipeline.core.policies import SchedulingOptions, make_policies
 from pipeline.core.policies.eviction import Swap
+from pipeline.core.prefix_cache import NoSharing, SharedPrefixes
 from pipeline.core.roles import SEPARATIONS, Role
 from pipeline.core.scheduling import Scheduler
 from pipeline.messages import (
@@ -99,15 +100,15 @@ class SchedulerMachine(RuleBasedStateMachine):
             block_copy_ns=block_copy_ns,
         )
         policies = make_policies(data.draw(options(self.policy)), device)
-        self.scheduler = Scheduler(device, (40,), policies, self.roles)
-        runner = CheckingRunner(device)
+        self.scheduler = Scheduler(device, (40,), policies, self.roles, self.new_prefixes(data))
+        self.asked: dict[int, list[int]] = {}
+        runner = CheckingRunner(device, self.asked)
         self.runners = [runner, *(runner.fork() for _ in self.roles[1:])]
         self.touched: dict[int, list[int]] = {}
         """The blocks that a step reads and writes, by its id."""
         self.planned: list[deque[StepPlan]] = [deque() for _ in self.roles]
         self.flying: list[deque[StepHandle]] = [deque() for _ in self.roles]
         self.requests: dict[int, TokenizedRequest] = {}
-        self.prompts: dict[int, int] = {}
         self.got: dict[int, list[int]] = {}
         self.endings: dict[int, int] = {}
         self.cancelled: set[int] = set()
@@ -116,6 +117,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.held_back: list[TokenizedRequest] = []
         self.now = 1
         self.next_id = 0
+
+    def new_prefixes(self, data: st.DataObject) -> SharedPrefixes:
+        return NoSharing()
 
     def tick(self) -> int:
         self.now += 7
@@ -129,12 +133,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         terms=TERMS,
     )
     def arrive(self, prompt: int, max_tokens: int, seed: int, eos: bool, terms: Terms) -> None:
-        self.accept(self.new_request(prompt, max_tokens, seed, eos, terms))
+        self.accept(self.new_request(list(range(prompt)), max_tokens, seed, eos, terms))
 
     @rule(prompt=st.integers(1, 8), max_tokens=st.integers(1, 8), terms=TERMS)
     def arrive_later(self, prompt: int, max_tokens: int, terms: Terms) -> None:
         """Overtaken in the tokenizer pool by the requests after it."""
-        self.held_back.append(self.new_request(prompt, max_tokens, 0, True, terms))
+        self.held_back.append(self.new_request(list(range(prompt)), max_tokens, 0, True, terms))
 
     @precondition(lambda self: self.held_back)
     @rule()
@@ -187,11 +191,15 @@ class SchedulerMachine(RuleBasedStateMachine):
         plan = self.scheduler.plan(self.tick(), worker)
         if plan is not None:
             assert plan.worker == worker
+            self.look_at(plan)
             running = self.scheduler.residents.running
             self.touched[plan.step_id] = [
                 block for request_id in plan.request_ids for block in running[request_id].blocks
             ]
             self.planned[worker].append(plan)
+
+    def look_at(self, plan: StepPlan) -> None:
+        """For machines that have more to check."""
 
     def run(self, worker: int) -> None:
         """The worker gets to its next step: any time between its plan and its result."""
@@ -303,7 +311,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         if request_id in self.shed:
             assert not got and request_id not in self.endings
             return
-        expected = self.expected(request.sampling, self.prompts[request_id])
+        expected = self.expected(request.sampling, len(self.asked[request_id]))
         assert got == expected[: len(got)], "tokens differ from those of the request alone"
         if request_id in self.stopped and request_id not in self.endings:
             return
@@ -325,16 +333,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         return tokens
 
     def new_request(
-        self, prompt: int, max_tokens: int, seed: int, eos: bool, terms: Terms
+        self, token_ids: list[int], max_tokens: int, seed: int, eos: bool, terms: Terms
     ) -> TokenizedRequest:
         request_id, self.next_id = self.next_id, self.next_id + 1
         sampling = SamplingParams(max_tokens=max_tokens, seed=seed, ignore_eos=not eos)
         arrived = self.tick()
         sent = arrived + 6
-        request = TokenizedRequest(request_id, list(range(prompt)), sampling, arrived, sent, (1, 2, 3), terms)
+        self.asked[request_id] = list(token_ids)
+        request = TokenizedRequest(request_id, token_ids, sampling, arrived, sent, (1, 2, 3), terms)
         self.now = sent
         self.requests[request_id] = request
-        self.prompts[request_id] = prompt
         return request
 
     def accept(self, request: TokenizedRequest) -> None:

@@ -122,9 +122,10 @@ export class BlockChart {
   }
 
   describe(blocks) {
-    const { num_used: some, num_blocks: all } = this.map;
+    const { num_used: some, num_blocks: all, num_shared: shared, num_cached: cached } = this.map;
     const each = blocks > 1 ? ` A square is ${blocks} blocks.` : "";
-    say(this.note, `${short(some)} of ${short(all)} used, ${percent(some / all)}.${each}`);
+    const more = shared || cached ? ` Of these ${short(shared)} shared; ${short(cached)} of the free ones cached.` : "";
+    say(this.note, `${short(some)} of ${short(all)} used, ${percent(some / all)}.${more}${each}`);
     this.canvas.describe(`KV blocks: ${this.note.textContent}`);
   }
 
@@ -132,19 +133,20 @@ export class BlockChart {
     if (!this.map) return;
     const { merged, squares, size, columns } = this.layout(width);
     this.describe(merged * this.map.blocks_per_cell);
-    const { used, free } = colours();
     const inset = size > 6 ? 2 : 1;
     for (let i = 0; i < squares; i++) {
-      const cells = this.map.used.slice(i * merged, (i + 1) * merged);
-      const level = Math.ceil([...cells].reduce((sum, digit) => sum + Number(digit), 0) / cells.length);
       const [x, y] = [(i % columns) * size, Math.floor(i / columns) * size];
-      context.globalAlpha = 1;
-      context.fillStyle = free;
-      context.fillRect(x, y, size - inset, size - inset);
-      if (!level) continue;
-      context.globalAlpha = 0.25 + 0.75 * level / 9;
-      context.fillStyle = used;
-      context.fillRect(x, y, size - inset, size - inset);
+      const fill = (colour, alpha) => {
+        context.globalAlpha = alpha;
+        context.fillStyle = colour;
+        context.fillRect(x, y, size - inset, size - inset);
+      };
+      fill(colours().free, 1);
+      for (const state of ["cached", "used", "shared"]) {
+        const cells = this.map[state].slice(i * merged, (i + 1) * merged);
+        const level = Math.ceil([...cells].reduce((sum, digit) => sum + Number(digit), 0) / cells.length);
+        if (level) fill(colours()[state], 0.25 + 0.75 * level / 9);
+      }
     }
     context.globalAlpha = 1;
   }

@@ -75,7 +75,8 @@ class Swap:
 
     def restore(self, sequence: Sequence) -> None:
         places = self._kept.pop(sequence.request_id, [])
-        self._loads += zip(places, sequence.blocks, strict=False)
+        num_shared = sequence.prefix.num_stored  # they hold what was kept, and nobody writes to them
+        self._loads += zip(places[num_shared:], sequence.blocks[num_shared:], strict=False)
         self.places.give_back(places)  # to saves of later plans only: see the class
 
     def discard(self, sequence: Sequence) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from pipeline.core.policies.contracts import Order
-from pipeline.core.residents import Residents
+from pipeline.core.residents import Residents, Room
 from pipeline.core.sequence import Sequence
 
 
@@ -29,13 +29,12 @@ class Preemption:
 
     def victims(self, waiting: Sequence, residents: Residents) -> list[Sequence]:
         """Who gives way so that `waiting` can start; none if all who may would not be enough."""
-        num_free, num_slots = residents.pool.num_free, residents.num_free_slots
+        room = Room(residents, waiting)
         victims: list[Sequence] = []
         for victim in self._order.outranked(waiting, residents.running.values()):
-            if num_slots and num_free >= residents.num_needed(waiting):
+            if room.is_enough:
                 break
             if victim.epoch < self._max_preemptions:
                 victims.append(victim)
-                num_free += len(victim.blocks)
-                num_slots += 1
-        return victims if num_slots and num_free >= residents.num_needed(waiting) else []
+                room.leave(victim)
+        return victims if room.is_enough else []

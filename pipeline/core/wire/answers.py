@@ -24,10 +24,15 @@ def finish_word(reason: FinishReason) -> str:
     return reason.name.lower()
 
 
-def usage_of(completion: Completion) -> dict[str, int]:
+def usage_of(completion: Completion) -> dict[str, object]:
     """OpenAI's usage object. Completion tokens are those sampled, whether or not a stop string hid them."""
     prompt, output = completion.num_prompt_tokens, completion.num_output_tokens
-    return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": output,
+        "total_tokens": prompt + output,
+        "prompt_tokens_details": {"cached_tokens": completion.num_cached_tokens},
+    }
 
 
 def timings_of(timings: Timings) -> dict[str, object]:

@@ -10,17 +10,19 @@ MAX_PRIORITY = 1000
 """And -MAX_PRIORITY the least."""
 MAX_WAIT_MS = 600_000
 MAX_USER_CHARS = 512
+MAX_SALT_CHARS = 256
 _TENANT_CHARS = 16
 
 
 def parse_terms(fields: Fields) -> Terms:
-    """The fields `priority`, `ttft_target_ms`, `tpot_target_ms`, `patience_ms` and `user`."""
+    """The fields `priority`, `ttft_target_ms`, `tpot_target_ms`, `patience_ms`, `user` and `cache_salt`."""
     return Terms(
-        tenant=_tenant("user", _user(fields)),
+        tenant=_tenant("user", _short_text(fields, "user", MAX_USER_CHARS)),
         priority=fields.integer("priority", -MAX_PRIORITY, MAX_PRIORITY) or 0,
         ttft_target_ms=_milliseconds(fields, "ttft_target_ms"),
         tpot_target_ms=_milliseconds(fields, "tpot_target_ms"),
         patience_ms=_milliseconds(fields, "patience_ms"),
+        cache_salt=_short_text(fields, "cache_salt", MAX_SALT_CHARS),
     )
 
 
@@ -41,15 +43,15 @@ def _tenant(kind: str, name: str) -> str:
     return f"{kind}-{digest.hexdigest()[:_TENANT_CHARS]}"
 
 
-def _user(fields: Fields) -> str:
-    user = fields.text("user") or ""
-    if len(user) > MAX_USER_CHARS:
+def _short_text(fields: Fields, name: str, max_chars: int) -> str:
+    text = fields.text(name) or ""
+    if len(text) > max_chars:
         raise RequestError(
-            f"'user' must be at most {MAX_USER_CHARS} characters, but has {len(user)}.",
-            param="user",
+            f"'{name}' must be at most {max_chars} characters, but has {len(text)}.",
+            param=name,
             code="invalid_value",
         )
-    return user
+    return text
 
 
 def _milliseconds(fields: Fields, name: str) -> float | None:

@@ -112,7 +112,8 @@ def _used(facts: Facts) -> float:
 
 def _fragmentation(facts: Facts) -> float:
     room = sum(s.num_used_blocks for s in facts.steps) * facts.settings.block_size
-    return max(0.0, 1.0 - sum(s.num_kv_tokens for s in facts.steps) / room) if room else 0.0
+    held = sum(s.num_kv_tokens - s.num_shared_tokens for s in facts.steps)
+    return max(0.0, 1.0 - held / room) if room else 0.0
 
 
 def _max_waiting(facts: Facts) -> int:

@@ -66,4 +66,5 @@ def _fragmentation(last: StepRecord | None, block_size: int) -> float:
     """The share of the used blocks' slots that hold no token, when the step was planned."""
     if last is None or not last.num_used_blocks:
         return 0.0
-    return 1 - last.num_kv_tokens / (last.num_used_blocks * block_size)
+    num_held = last.num_kv_tokens - last.num_shared_tokens
+    return 1 - num_held / (last.num_used_blocks * block_size)

@@ -1,7 +1,7 @@
 """The names of vLLM's metrics that public dashboards use, over our own figures. Off: metrics.vllm_names.
 
 Names, labels and meaning: vLLM's v1/metrics/loggers.py and its Grafana board. Buckets are ours, so that each
-histogram is kept once. What vLLM has and we do not (prefix cache, LoRA, speculation) is absent.
+histogram is kept once. What vLLM has and we do not (LoRA, speculation) is absent.
 """
 
 from collections.abc import Iterable, Mapping
@@ -47,6 +47,10 @@ class VllmNames:
         yield self._family("kv_cache_usage_perc", "gauge").add(used)
         yield self._family("gpu_cache_usage_perc", "gauge").add(used)
         yield self._family("num_preemptions_total", "counter").add(gauges["preemptions_total"])
+        if "prefix_queried_tokens_total" in gauges:
+            queried, hit = gauges["prefix_queried_tokens_total"], gauges["prefix_hit_tokens_total"]
+            yield self._family("prefix_cache_queries_total", "counter").add(queried)
+            yield self._family("prefix_cache_hits_total", "counter").add(hit)
 
     def _counts(self) -> Iterable[Family]:
         requests = self._requests

@@ -12,6 +12,13 @@ def test_a_cell_a_block_while_they_fit() -> None:
     assert (found.num_blocks, found.num_used, found.blocks_per_cell, found.used) == (4, 2, 1, "0990")
 
 
+def test_shared_blocks_are_used_and_cached_ones_are_free() -> None:
+    found = block_map(bytes([0, 1, 2, 3, 3, 2]))
+    assert (found.num_used, found.used) == (3, "090990")
+    assert (found.num_shared, found.shared) == (2, "000990")
+    assert (found.num_cached, found.cached) == (2, "009009")
+
+
 def test_many_blocks_share_cells() -> None:
     found = block_map(bytes([1] * 4 + [0] * 4 + [0, 0, 0, 1] + [1]), max_cells=4)
     assert found.blocks_per_cell == 4 and found.used == "9039"  # the last cell has but one block

@@ -21,12 +21,17 @@ from pipeline.messages import SEGMENTS, Completion, FinishReason, SamplingParams
 TEXTS = ['say "x"\n', "\u20ac\U0001f600", "\u2028</script>\\", "", "\x00\x1b"]
 SEGMENTS_NS = tuple(range(123_456, 123_456 + len(SEGMENTS)))
 FIRST_NS = (*(94_966,) * 12, 94_975)
-USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
+USAGE = {
+    "prompt_tokens": 7,
+    "completion_tokens": 3,
+    "total_tokens": 10,
+    "prompt_tokens_details": {"cached_tokens": 4},
+}
 
 
 def ended(reason: FinishReason = FinishReason.STOP, ttft_ns: int | None = 1_234_567) -> Completion:
     first_ns = FIRST_NS if ttft_ns else ()
-    return Completion(reason, 7, 3, Timings(SEGMENTS_NS, sum(SEGMENTS_NS), ttft_ns, first_ns))
+    return Completion(reason, 7, 3, Timings(SEGMENTS_NS, sum(SEGMENTS_NS), ttft_ns, first_ns), 4)
 
 
 def wanted(**more: Any) -> Wanted:

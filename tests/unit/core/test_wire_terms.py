@@ -22,8 +22,14 @@ def test_a_request_that_asks_for_nothing_gets_the_defaults() -> None:
 
 
 def test_all_doors_take_the_same_terms() -> None:
-    asked = {"priority": -3, "ttft_target_ms": 250, "tpot_target_ms": 40.5, "patience_ms": 2000}
-    expected = Terms(priority=-3, ttft_target_ms=250.0, tpot_target_ms=40.5, patience_ms=2000.0)
+    asked = {
+        "priority": -3,
+        "ttft_target_ms": 250,
+        "tpot_target_ms": 40.5,
+        "patience_ms": 2000,
+        "cache_salt": "s",
+    }
+    expected = Terms("", -3, ttft_target_ms=250.0, tpot_target_ms=40.5, patience_ms=2000.0, cache_salt="s")
     messages = [{"role": "user", "content": "Hi"}]
     assert completion(**asked).terms == expected
     assert parse_chat(json.dumps({"messages": messages, **asked}).encode(), LIMITS, 0).terms == expected
@@ -46,6 +52,8 @@ def test_all_doors_take_the_same_terms() -> None:
         ("patience_ms", False, "but is false"),
         ("user", "x" * 513, "at most 512 characters, but has 513"),
         ("user", 5, "a string"),
+        ("cache_salt", "x" * 257, "at most 256 characters, but has 257"),
+        ("cache_salt", ["s"], "a string"),
     ],
 )
 def test_what_is_out_of_bounds_is_refused_by_name(field: str, value: Any, says: str) -> None:

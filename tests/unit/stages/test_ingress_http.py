@@ -16,6 +16,12 @@ from tests.unit.stages.ingress_world import MODEL, World, completion, events, on
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
 STREAM = {"prompt": "Hi", "stream": True}
+USAGE = {
+    "prompt_tokens": 3,
+    "completion_tokens": 2,
+    "total_tokens": 5,
+    "prompt_tokens_details": {"cached_tokens": 0},
+}
 
 
 @asynccontextmanager
@@ -54,7 +60,7 @@ async def test_completion_whole() -> None:
             "object": "text_completion",
             "model": MODEL,
             "choices": [{"index": 0, "text": "Hello", "logprobs": None, "finish_reason": "stop"}],
-            "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5},
+            "usage": USAGE,
         }
         assert [(p[1], p[3]) for p in w.trace.points()] == [(Point.ARRIVED, 0)]
         assert w.engine.num_cancels() == 0
@@ -102,9 +108,7 @@ async def test_chat_stream_and_the_connection_is_used_again() -> None:
                 {"content": "lo"},
                 {},
             ]
-            assert got[-1].get("usage") == (
-                {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5} if include_usage else None
-            )
+            assert got[-1].get("usage") == (USAGE if include_usage else None)
         assert len(w.client.connector._acquired) == 0
         assert sum(map(len, w.client.connector._conns.values())) == 1
 

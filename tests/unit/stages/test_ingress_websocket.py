@@ -79,7 +79,12 @@ async def test_requests_are_multiplexed() -> None:
         assert await p.read() == delta("a", "\u20ac")
         done = await p.read()
         assert len(done.pop("timings")["segments_ms"]) == 13
-        usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+        usage = {
+            "prompt_tokens": 3,
+            "completion_tokens": 2,
+            "total_tokens": 5,
+            "prompt_tokens_details": {"cached_tokens": 0},
+        }
         assert done == {"type": "done", "id": "b", "finish_reason": "stop", "usage": usage}
         assert await p.read() == delta("a", "y" * 70_000)
         assert await p.read() == {"type": "done", "id": "a", "finish_reason": "length", "usage": usage}

@@ -31,6 +31,7 @@ def request(**changed: Any) -> RequestRecord:
         trace_parent="",
         is_chat=True,
         preempted_ns=(1100 * MS,),
+        num_cached_tokens=96,
     )
     return replace(record, **changed)
 

@@ -172,6 +172,7 @@ def test_what_is_told_of_a_request() -> None:
     assert outer["args"] == {
         "finish": "stop",
         "prompt_tokens": 100,
+        "cached_tokens": 96,
         "output_tokens": 8,
         "preemptions": 1,
         "paused_ms": 0.0,

@@ -33,6 +33,7 @@ def test_a_line_tells_where_the_time_went() -> None:
         "e2e_ms": 208.0,
         "ttft_ms": 55.0,
         "prompt_tokens": 100,
+        "cached_tokens": 96,
         "output_tokens": 8,
         "preemptions": 1,
         "paused_ms": 3.0,

@@ -14,6 +14,7 @@ def test_the_root_is_named_and_described_by_the_conventions_for_generative_ai() 
         "gen_ai.response.time_to_first_chunk": 0.055,
         "gen_ai.usage.input_tokens": 100,
         "gen_ai.usage.output_tokens": 8,
+        "gen_ai.usage.cache_read.input_tokens": 96,
         "stageline.request_id": 7,
         "stageline.num_preemptions": 1,
         "stageline.paused_ms": 0.0,

@@ -1,5 +1,6 @@
 from pipeline.core.policies.keyed import KeyedOrder, PriorityOrder
 from pipeline.core.policies.preemption import Preemption
+from pipeline.core.prefix_cache import NoSharing
 from pipeline.core.residents import Residents
 from pipeline.core.sequence import Sequence
 from pipeline.messages import DeviceReady
@@ -32,7 +33,7 @@ def test_where_all_have_done_so_too_often_the_latest_arrival_gives_way() -> None
 
 
 def test_for_a_waiting_one_as_few_give_way_as_it_needs_or_nobody() -> None:
-    residents = Residents(DeviceReady(num_blocks=8, block_size=4, max_num_seqs=4, max_num_batched_tokens=64))
+    residents = Residents(DeviceReady(8, 4, 4, 64), NoSharing())
     running = [sequence(k, prompt=8, arrived_ms=k) for k in range(4)]
     for each in running:
         residents.enter(each)

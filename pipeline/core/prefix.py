@@ -1,0 +1,74 @@
+"""Prefix: the identity of a sequence's full blocks, each by all that comes before it."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from struct import Struct
+from typing import NamedTuple
+
+KEY_BYTES = 32
+
+
+class Link(NamedTuple):
+    """One full block of a chain."""
+
+    parent: bytes
+    """The key of the block before it; of the first, whose it is."""
+    tokens: bytes
+    """Its token ids, 4 bytes each."""
+    key: bytes
+
+
+@dataclass(slots=True, eq=False)
+class Prefix:
+    """What the prefix cache remembers of one sequence."""
+
+    links: list[Link] = field(default_factory=list)
+    """Of its first blocks, as far as somebody has asked."""
+    found: list[int] = field(default_factory=list)
+    """The cached blocks that hold its first tokens, as of the latest look,"""
+    found_at: int = 0
+    """which was when so many blocks had been forgotten."""
+    num_stored: int = 0
+    """So many of the blocks it holds, from the first on, are those of the cache."""
+
+
+class PrefixHash:
+    """Keyed BLAKE2b (RFC 7693) over fields of fixed or stated length: a key stands for one chain of tokens.
+
+    Nobody who does not know `secret` can make two chains meet, or tell from a key what it stands for.
+
+    Args:
+        model: its name: the blocks of another one are of no use.
+        secret: 16 to 64 bytes, new at each start.
+    """
+
+    def __init__(self, block_size: int, model: str, secret: bytes) -> None:
+        self.block_size = block_size
+        self._model = model
+        self._secret = secret
+        self._pack: Callable[..., bytes] = Struct(f"<{block_size}I").pack
+
+    def first(self, tenant: str, salt: str, token_ids: Iterable[int]) -> Link:
+        """Of a chain that belongs to a tenant under a salt. `token_ids`: block_size of them."""
+        return self._link(b"first", _framed(self._model, tenant, salt), token_ids)
+
+    def after(self, link: Link, token_ids: Iterable[int]) -> Link:
+        """The next one of its chain."""
+        return self._link(b"after", link.key, token_ids)
+
+    def _link(self, kind: bytes, parent: bytes, token_ids: Iterable[int]) -> Link:
+        tokens = self._pack(*token_ids)
+        return Link(parent, tokens, self._hash(kind, parent + tokens))
+
+    def _hash(self, kind: bytes, data: bytes) -> bytes:
+        return blake2b(data, digest_size=KEY_BYTES, key=self._secret, person=kind).digest()
+
+
+def _framed(*fields: str) -> bytes:
+    """Each with its length before it, so that no two lists of fields read the same."""
+    parts: list[bytes] = []
+    for each in fields:
+        data = each.encode("utf-8", "surrogatepass")
+        parts += (len(data).to_bytes(8, "little"), data)
+    return b"".join(parts)
