@@ -60,7 +60,7 @@ class NoSharing:
 
 
 class PrefixCache:
-    """Costs nothing per token: one hash (1 us) for each block that is looked for or filled."""
+    """Costs nothing per token: one hash (1 to 2 us) for each block that is looked for or filled."""
 
     def __init__(self, prefix_hash: PrefixHash) -> None:
         self.num_queried_tokens = 0
