@@ -13,6 +13,8 @@ import pytest
 
 from pipeline.__main__ import main
 
+HUMAN_S = 0.2
+"""No hand is quicker; input() loses a signal that comes while it is still setting up the line."""
 NOWHERE = "http://127.0.0.1:9"  # the discard port: nobody listens
 
 OWN_TTY = """
@@ -145,9 +147,11 @@ def test_ctrl_c_ends_the_answer_and_at_the_prompt_twice_the_program(server: Any)
         session.expect("<hello>")
         assert [message["content"] for message in server.frames[2]["messages"]] == ["hang", "once", "hello"]
         session.expect("> ")
+        time.sleep(HUMAN_S)
         session.type("\x03")
         session.expect("Ctrl-C again")
         session.expect("> ")
+        time.sleep(HUMAN_S)
         session.type("\x03")
         assert session.process.wait(10) == 0
 
