@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from pipeline import assemble, logs
 from pipeline.bench import cores
+from pipeline.bench.blind import blind
 from pipeline.checkpoint.fake import byte_card
 from pipeline.config import Config, load
 from pipeline.errors import StagelineError
@@ -35,6 +36,8 @@ class ServerSettings(msgspec.Struct, frozen=True):
     stream_options: dict[str, int | float] = {}
     """Over those of the config."""
     cores: list[int] | None = None
+    is_blind: bool = False
+    """It sees nothing of itself; see bench.blind."""
     profile: str | None = None
     """Where cProfile's figures of the loop's thread go."""
 
@@ -62,6 +65,8 @@ async def serve(settings: ServerSettings) -> None:
     """Until standard input ends, or is written to."""
     runner = RunnerFactory(lambda: cast(Any, FakeRunner(settings.capacity)))
     pipeline = assemble.build(blueprint_of(settings), byte_card(), runner)
+    if settings.is_blind:
+        blind(pipeline)
     until = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, until.set)  # Ctrl-C reaches this process too: it drains

@@ -55,13 +55,10 @@ class Feed(ABC):
 
     def services_us(self, stand: "Stand", since_ns: int) -> list[float]:
         """The time of each message since then. In handle(), that of its batch, shared."""
-        begun: dict[str, int] = {}
         services: list[float] = []
-        for at_ns, point, name, _, count in stand.trace.points(since_ns):
-            if point is Point.RECV:
-                begun[name] = at_ns
-            elif point is Point.DONE and name in begun:
-                services += [(at_ns - begun.pop(name)) / count / 1e3] * count
+        for _, point, _, took_ns, count in stand.trace.points(since_ns):
+            if point == Point.HANDLED:
+                services += [took_ns / count / 1e3] * count
         return services
 
 

@@ -222,9 +222,10 @@ class Inbox(Generic[M]):
     def _note_waits(self, num_data: int) -> None:
         """All control messages and so many data messages are taken now."""
         now_ns = self._clock()
-        for time_ns in self._control_times:
-            self.control_waits.add(now_ns - time_ns)
-        self._control_times.clear()
+        if self._control_times:
+            for time_ns in self._control_times:
+                self.control_waits.add(now_ns - time_ns)
+            self._control_times.clear()
         for _ in range(num_data):
             self.data_waits.add(now_ns - self._data_times.popleft())
 

@@ -141,9 +141,8 @@ class Stage(ABC, Generic[In, Opts]):
         while batch := await inbox.recv_many(self.limit()):
             taken_ns = clock()
             service.begin(taken_ns)
-            trace.record(Point.RECV, name, count=len(batch), at_ns=taken_ns)
             await self.handle(batch)
             done_ns = clock()
-            trace.record(Point.DONE, name, count=len(batch), at_ns=done_ns)
+            trace.record(Point.HANDLED, name, done_ns - taken_ns, len(batch), taken_ns)
             service.end(done_ns, len(batch))
         await self.drain()

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pipeline.messages import DeviceReady, Message, StepHandle, StepPlan
 from pipeline.runtime.bridge import DeviceWorker, RunnerFactory
 from pipeline.runtime.stage import NoOptions, Stage, StageContext
-from pipeline.runtime.trace import Point
 from pipeline.telemetry import Telemetry
 
 
@@ -48,12 +47,6 @@ class Execute(Stage[StepPlan | DeviceFailed, NoOptions]):
             await worker.stop()
 
     def _launched(self, handle: StepHandle) -> None:
-        begin_ns, step_id = handle.begin_ns, handle.plan.step_id
-        self.ctx.trace.record(Point.DEVICE_BEGIN, self.ctx.name, step_id, at_ns=begin_ns)
-        if handle.is_ready():
-            self.ctx.trace.record(
-                Point.DEVICE_END, self.ctx.name, step_id, len(handle.plan.slots), handle.end_ns
-            )
         if not self.ctx.outlet(StepHandle).offer(handle):
             self._failed(AssertionError("a step has a credit, and every credit has room"))
 

@@ -11,7 +11,6 @@ from typing import ClassVar
 
 from pipeline.messages import SampledBatch, StepHandle
 from pipeline.runtime.stage import NoOptions, Stage
-from pipeline.runtime.trace import Point
 
 
 class Sample(Stage[StepHandle, NoOptions]):
@@ -35,7 +34,6 @@ class Sample(Stage[StepHandle, NoOptions]):
                 token_ids = await asyncio.to_thread(step.token_ids_sync)
             plan = step.plan
             now_ns = self.ctx.clock()
-            self.ctx.trace.record(Point.SAMPLED, self.ctx.name, plan.step_id, len(token_ids), now_ns)
             self.ctx.outlet(SampledBatch).post(
                 SampledBatch(
                     step_id=plan.step_id,

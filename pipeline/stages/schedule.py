@@ -158,7 +158,6 @@ class Schedule(Stage[Any, ScheduleOptions]):
     def _apply(self, sampled: SampledBatch) -> None:
         flight = self._scheduler.apply(sampled, self._taken_ns)
         self._gate.prefilled(flight.num_prefill_tokens + flight.num_cached_tokens)
-        self.ctx.trace.record(Point.APPLIED, self.ctx.name, sampled.step_id, len(sampled.token_ids))
         self._record(flight, sampled.times_ns)
 
     def _room(self, _: Room) -> None:
@@ -232,7 +231,6 @@ class Schedule(Stage[Any, ScheduleOptions]):
 
     def _trace(self, plan: StepPlan) -> None:
         trace, name = self.ctx.trace, self.ctx.name
-        trace.record(Point.PLAN, name, plan.step_id, len(plan.token_ids), plan.planned_ns)
         if self._scheduler.roles[plan.worker].admits:
             for admitted in plan.admitted:
                 self._gate.started(admitted.request_id, plan.planned_ns)

@@ -5,7 +5,7 @@ that still live, from the ring of trace points. The ring may have lost either en
 its other half is left out. docs/tracing.md says what is to be seen.
 """
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -17,7 +17,6 @@ from pipeline.telemetry.request_parts import STAGES
 from pipeline.telemetry.request_tracks import ended_request, live_request
 from pipeline.telemetry.trace_events import Event, Process, Slice, in_lanes
 
-INSTANTS = (Point.REFUSED, Point.PLAN, Point.SAMPLED, Point.APPLIED)
 DEVICE = "device"
 
 
@@ -75,10 +74,9 @@ def _stages(points: Sequence[TracePoint], server: Process, base_ns: int) -> Iter
     for stage in sorted(slices, key=_place):
         for lane, item in in_lanes(slices[stage]):
             yield server.complete(stage if lane == 0 else f"{stage} #{lane + 1}", item)
-    for at_ns, point, stage, key, count in points:
-        if point in INSTANTS:
-            args = {"key": key, "count": count}
-            yield server.instant(stage, Point(point).name.lower(), at_ns - base_ns, args)
+    for at_ns, point, stage, _, count in points:
+        if point == Point.REFUSED:
+            yield server.instant(stage, "refused", at_ns - base_ns, {"count": count})
 
 
 def _place(stage: str) -> int:
@@ -87,17 +85,18 @@ def _place(stage: str) -> int:
 
 
 def _stage_slices(points: Iterable[TracePoint], base_ns: int) -> Iterator[tuple[str, Slice]]:
-    """RECV with the DONE of the same stage and batch size: a pool's instances are told apart by no more."""
-    taken: dict[tuple[str, int], deque[int]] = defaultdict(deque)
-    for at_ns, point, stage, _, count in sorted(points, key=lambda point: point[0]):
-        if point is Point.RECV:
-            taken[stage, count].append(at_ns)
-        elif point is Point.DONE and taken[stage, count]:
-            begin_ns = taken[stage, count].popleft()
-            yield stage, Slice(begin_ns - base_ns, at_ns - base_ns, stage, {"messages": count})
+    for at_ns, point, stage, took_ns, count in points:
+        if point == Point.HANDLED:
+            begin_ns = at_ns - base_ns
+            yield stage, Slice(begin_ns, begin_ns + took_ns, stage, {"messages": count})
 
 
 def _device(steps: Iterable[StepRecord], server: Process, base_ns: int) -> Iterator[Event]:
+    for step in steps:
+        args = {"step": step.step_id, "rows": step.num_rows}
+        yield server.instant("schedule", "plan", step.planned_ns - base_ns, args)
+        yield server.instant("sample", "sampled", step.sampled_ns - base_ns, args)
+        yield server.instant("schedule", "applied", step.applied_ns - base_ns, args)
     for lane, item in in_lanes(_step_slice(step, base_ns) for step in steps):
         yield server.complete(DEVICE if lane == 0 else f"{DEVICE} #{lane + 1}", item)
 
@@ -130,7 +129,7 @@ def _requests(recorded: Recorded, requests: Process, base_ns: int) -> Iterator[E
     lives = _lives(recorded.points)
     preempted: dict[int, list[int]] = defaultdict(list)
     for at_ns, point, _, request_id, _ in recorded.points:
-        if point is Point.PREEMPTED and request_id in lives:
+        if point == Point.PREEMPTED and request_id in lives:
             preempted[request_id].append(at_ns)
     drawn = [(record.arrived_ns, ended_request(record, requests, base_ns)) for record in recorded.requests]
     for request_id, life in lives.items():
@@ -144,9 +143,9 @@ def _lives(points: Iterable[TracePoint]) -> dict[int, dict[int, int]]:
     """The points of each request that has arrived and not ended, by kind; the first of each."""
     lives: dict[int, dict[int, int]] = {}
     for at_ns, point, _, request_id, _ in points:
-        if point is Point.ARRIVED:
+        if point == Point.ARRIVED:
             lives[request_id] = {point: at_ns}
-        elif point is Point.FINISHED:
+        elif point == Point.FINISHED:
             lives.pop(request_id, None)
         elif point in (Point.TOKENIZED, Point.SCHEDULED, Point.FIRST_TOKEN) and request_id in lives:
             lives[request_id].setdefault(point, at_ns)

@@ -41,12 +41,8 @@ def slices(found: list[Event]) -> dict[str, Found]:
     return dict(by_track)
 
 
-def recv(at_ns: int, stage: str = "sample", count: int = 1) -> TracePoint:
-    return (at_ns, Point.RECV, stage, -1, count)
-
-
-def done(at_ns: int, stage: str = "sample", count: int = 1) -> TracePoint:
-    return (at_ns, Point.DONE, stage, -1, count)
+def handled(at_ns: int, end_ns: int, stage: str = "sample", count: int = 1) -> TracePoint:
+    return (at_ns, Point.HANDLED, stage, end_ns - at_ns, count)
 
 
 def test_nothing_recorded_is_a_valid_trace() -> None:
@@ -57,18 +53,12 @@ def test_nothing_recorded_is_a_valid_trace() -> None:
 
 
 def test_a_stage_has_one_track_of_slices_in_microseconds() -> None:
-    found = slices(events(recv(1_000), done(3_500), recv(4_000), done(4_250)))
+    found = slices(events(handled(1_000, 3_500), handled(4_000, 4_250)))
     assert found == {"sample": [("sample", 0.0, 2.5), ("sample", 3.0, 0.25)]}
 
 
-def test_halves_cut_off_by_the_ring_are_left_out() -> None:
-    found = slices(events(done(0), recv(1_000), done(2_000), recv(3_000)))
-    assert found == {"sample": [("sample", 1.0, 1.0)]}
-
-
 def test_instances_of_a_pool_that_overlap_get_tracks_of_their_own() -> None:
-    points = [recv(0, "tokenize", 3), recv(1_000, "tokenize", 2)]
-    points += [done(2_000, "tokenize", 3), done(5_000, "tokenize", 2)]
+    points = [handled(0, 2_000, "tokenize", 3), handled(1_000, 5_000, "tokenize", 2)]
     assert slices(events(*points)) == {
         "tokenize": [("tokenize", 0.0, 2.0)],
         "tokenize #2": [("tokenize", 1.0, 4.0)],
@@ -77,25 +67,22 @@ def test_instances_of_a_pool_that_overlap_get_tracks_of_their_own() -> None:
 
 def test_stages_are_shown_in_the_order_of_the_data() -> None:
     stages = ("stream", "execute", "my own", "tokenize")
-    found = events(*(point for stage in stages for point in (recv(0, stage), done(9, stage))))
+    found = events(*(handled(0, 9, stage) for stage in stages))
     names = [name for _, name in sorted(tracks(found).items())]
     assert names == ["tokenize", "execute", "stream", "my own"]
     assert not {tid for _, tid in tracks(found)} & {1, 2}, "no track is taken for its process's main thread"
 
 
 def test_what_a_stage_did_before_the_window_is_left_out() -> None:
-    found = slices(events(recv(0), done(1_000), recv(2_000), done(3_000), since_ns=1_500))
+    found = slices(events(handled(0, 1_000), handled(2_000, 3_000), since_ns=1_500))
     assert found == {"sample": [("sample", 2.0, 1.0)]}
 
 
-def test_plans_and_refusals_are_instants_on_their_stage() -> None:
-    found = events((5, Point.PLAN, "schedule", 7, 64), (9, Point.REFUSED, "tokenize", -1, 2))
+def test_refusals_are_instants_on_their_stage() -> None:
+    found = events((9, Point.REFUSED, "tokenize", -1, 2))
     names = tracks(found)
     instants = [(names[e["pid"], e["tid"]], e["name"], e["args"]) for e in found if e["ph"] == "i"]
-    assert instants == [
-        ("schedule", "plan", {"key": 7, "count": 64}),
-        ("tokenize", "refused", {"key": -1, "count": 2}),
-    ]
+    assert instants == [("tokenize", "refused", {"count": 2})]
 
 
 @given(
