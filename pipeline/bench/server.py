@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from pipeline import assemble, logs
 from pipeline.bench import cores
-from pipeline.bench.blind import blind
+from pipeline.bench.seeing import Seeing
 from pipeline.checkpoint.fake import byte_card
 from pipeline.config import Config, load
 from pipeline.errors import StagelineError
@@ -36,8 +36,8 @@ class ServerSettings(msgspec.Struct, frozen=True):
     stream_options: dict[str, int | float] = {}
     """Over those of the config."""
     cores: list[int] | None = None
-    is_blind: bool = False
-    """It sees nothing of itself; see bench.blind."""
+    measures_seeing: bool = False
+    """See bench.seeing."""
     profile: str | None = None
     """Where cProfile's figures of the loop's thread go."""
 
@@ -63,10 +63,13 @@ def _with(config: Config, options: dict[str, dict[str, Any]]) -> Config:
 
 async def serve(settings: ServerSettings) -> None:
     """Until standard input ends, or is written to."""
-    runner = RunnerFactory(lambda: cast(Any, FakeRunner(settings.capacity)))
+    seeing: Seeing | None = None
+    before_step = (lambda plan: seeing.count(plan)) if settings.measures_seeing else None  # type: ignore[union-attr]
+    runner = RunnerFactory(lambda: cast(Any, FakeRunner(settings.capacity, before_step)))
     pipeline = assemble.build(blueprint_of(settings), byte_card(), runner)
-    if settings.is_blind:
-        blind(pipeline)
+    if settings.measures_seeing:
+        seeing = Seeing(pipeline)
+        seeing.start()
     until = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, until.set)  # Ctrl-C reaches this process too: it drains
@@ -74,6 +77,8 @@ async def serve(settings: ServerSettings) -> None:
     ingress: Any = pipeline.stages["ingress"][0]
     await pipeline.supervisor.run(until, lambda: print(ingress.port, flush=True))
     loop.remove_reader(sys.stdin.fileno())
+    if seeing is not None:
+        print(seeing.report(), file=sys.stderr)
 
 
 def main() -> int:

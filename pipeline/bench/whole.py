@@ -37,7 +37,7 @@ class WholeSettings(msgspec.Struct, frozen=True):
     protocol: str
     config: str | None = None
     stream_options: dict[str, int | float] = {}
-    is_blind: bool = False
+    measures_seeing: bool = False
     profile: str | None = None
 
 
@@ -100,7 +100,7 @@ async def measure(settings: WholeSettings) -> WholeResult:
         settings.config,
         settings.stream_options,
         sorted(division.server) if division else None,
-        settings.is_blind,
+        settings.measures_seeing,
         settings.profile,
     )
     blueprint_of(server)  # a fault of the configuration shows here, not in another process

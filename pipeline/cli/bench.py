@@ -117,7 +117,7 @@ def _register_whole(benches: Commands) -> None:
     parser.add_argument("--protocol", choices=("ws", "sse"), default="ws", help="default: %(default)s")
     parser.add_argument("--profile", type=Path, metavar="FILE", help="save cProfile's figures of the server")
     parser.add_argument(
-        "--blind", action="store_true", help="without trace, journal and histograms: what seeing costs"
+        "--seeing", action="store_true", help="say what trace, journal and metrics cost, in turns on and off"
     )
     _add_common(parser)
     parser.set_defaults(run=run_whole)
@@ -199,7 +199,7 @@ def run_whole(args: argparse.Namespace) -> int:
         protocol=args.protocol,
         config=str(args.config) if args.config else None,
         stream_options={key: value for key, value in options.items() if value is not None},
-        is_blind=args.blind,
+        measures_seeing=args.seeing,
         profile=str(args.profile.absolute()) if args.profile else None,
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
