@@ -1,12 +1,12 @@
 """Deadline: least slack first, against targets for the first token (TTFT) and for each after it (TPOT)."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Annotated
 
 import msgspec
 
-from pipeline.core.policies.keyed import by_rank, no_rank
+from pipeline.core.policies.ranked import Ranked
 from pipeline.core.policies.ranked_queue import RankedQueue
 from pipeline.core.sequence import Sequence
 from pipeline.core.step_cost import StepCost
@@ -23,7 +23,7 @@ class Targets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """For each token after it."""
 
 
-class DeadlineOrder:
+class DeadlineOrder(Ranked):
     """By the latest time at which a request can start and still be in time, by what steps have cost so far.
 
     That is the earlier of two: the first token's due time less the prefill, and the last one's due time (by
@@ -64,18 +64,6 @@ class DeadlineOrder:
         for sequence in self._in_time.pop_below(now_ns):
             self._late.push(sequence.arrived_ns, sequence)
         return chain(self._resumed, self._in_time, self._late)
-
-    def victim(self, running: Iterable[Sequence]) -> Sequence:
-        return max(running, key=by_rank)
-
-    def outranked(self, waiting: Sequence, running: Iterable[Sequence]) -> list[Sequence]:
-        return []
-
-    def prefill_rank(self, running: Iterable[Sequence]) -> Callable[[Sequence], float]:
-        return no_rank
-
-    def served(self, decoding: list[Sequence]) -> None:
-        return None
 
     def start_by_ns(self, sequence: Sequence) -> int:
         """The latest start of a request without output that can still be in time."""

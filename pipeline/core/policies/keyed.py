@@ -17,25 +17,18 @@ before it.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from operator import attrgetter
 
+from pipeline.core.policies.ranked import Ranked, by_rank
 from pipeline.core.policies.ranked_queue import RankedQueue
 from pipeline.core.sequence import Sequence
 
 Shift = Callable[[Sequence], int]
 """How much later, in ns, a request counts as arrived; less than 0 is earlier."""
 
-by_rank = attrgetter("rank", "request_id")
-
 
 def no_shift(sequence: Sequence) -> int:
     """First come, first served."""
     return 0
-
-
-def no_rank(sequence: Sequence) -> float:
-    """All alike: prompts go on in the order of their admission."""
-    return 0.0
 
 
 def priority_shift(ageing_ns: int) -> Shift:
@@ -52,7 +45,7 @@ def work_shift(tokens_per_s: float, prompt_weight: float) -> Shift:
     return lambda each: int(ns_per_token * (each.predicted_tokens + prompt_weight * each.num_prompt_tokens))
 
 
-class KeyedOrder:
+class KeyedOrder(Ranked):
     """By `arrived_ns + shift`. The running one with the highest rank gives way first."""
 
     def __init__(self, shift: Shift = no_shift) -> None:
@@ -74,18 +67,6 @@ class KeyedOrder:
 
     def candidates(self, now_ns: int) -> Iterator[Sequence]:
         return iter(self._queue)
-
-    def victim(self, running: Iterable[Sequence]) -> Sequence:
-        return max(running, key=by_rank)
-
-    def outranked(self, waiting: Sequence, running: Iterable[Sequence]) -> list[Sequence]:
-        return []
-
-    def prefill_rank(self, running: Iterable[Sequence]) -> Callable[[Sequence], float]:
-        return no_rank
-
-    def served(self, decoding: list[Sequence]) -> None:
-        return None
 
 
 class PriorityOrder(KeyedOrder):
