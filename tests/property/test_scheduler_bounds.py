@@ -5,6 +5,7 @@ from itertools import count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.core.policies.options import SJF_PROMPT_WEIGHT
 from pipeline.core.scheduling import Scheduler
 from pipeline.core.sequence import Sequence
 from pipeline.messages import DeviceReady, TokenizedRequest
@@ -61,17 +62,17 @@ def test_sjf_is_passed_only_by_who_comes_within_its_bound(
     arrivals: list[tuple[int, int, int, int]], tokens_per_ms: float
 ) -> None:
     core = scheduler(device(), policy="sjf", sjf_tokens_per_s=tokens_per_ms * 1e3)
-    predicted: dict[int, int] = {}
+    work: dict[int, float] = {}
     learn = core.policies.lengths.predict
 
     def predict(sequence: Sequence) -> None:
         learn(sequence)
-        predicted[sequence.request_id] = sequence.predicted_tokens
+        work[sequence.request_id] = sequence.predicted_tokens + SJF_PROMPT_WEIGHT * sequence.num_prompt_tokens
 
     core.policies.lengths.predict = predict  # type: ignore[method-assign]
     world, requests = run(core, arrivals)
     for request_id in requests:
-        bound_ns = (predicted[request_id] - 1) / tokens_per_ms * MS
+        bound_ns = (work[request_id] - 1) / tokens_per_ms * MS
         assert all(lead < max(bound_ns, 1) for lead in passed_by(world, requests, request_id))
 
 

@@ -14,12 +14,16 @@ The counters say who is admitted next; slots say who need not wait until then: a
 than another, at their weights, gets one of the other's at once, and his prompt goes on first.
 """
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heappush, heapreplace
+from operator import attrgetter
 
 from pipeline.core.policies.ranked_queue import RankedQueue
 from pipeline.core.sequence import Sequence
+
+by_arrival = attrgetter("arrived_ns", "request_id")
 
 MAX_IDLE = 4096
 """Past so many counters, those of idle tenants that would be lifted anyway are forgotten."""
@@ -103,14 +107,16 @@ class FairOrder:
 
         So what is taken cannot be taken back.
         """
-        running = sorted(running, key=lambda each: (each.arrived_ns, each.request_id), reverse=True)
         held = self._held(running)
-        tenant = waiting.terms.tenant
+        share = (held[waiting.terms.tenant] + 1) / self._weight(waiting.terms.tenant)
+        spare = {tenant: num - math.ceil(share * self._weight(tenant)) for tenant, num in held.items()}
+        spare.pop(waiting.terms.tenant, None)
+        if max(spare.values(), default=0) <= 0:
+            return []
         victims: list[Sequence] = []
-        for sequence in running:
-            other = sequence.terms.tenant
-            if other != tenant and (held[other] - 1) / self._weight(other) >= self._share(held, tenant):
-                held[other] -= 1
+        for sequence in sorted(running, key=by_arrival, reverse=True):
+            if spare.get(sequence.terms.tenant, 0) > 0:
+                spare[sequence.terms.tenant] -= 1
                 victims.append(sequence)
         return victims
 
@@ -126,10 +132,6 @@ class FairOrder:
     def _held(self, running: Iterable[Sequence]) -> Counter[str]:
         """Slots by tenant."""
         return Counter([each.terms.tenant for each in running])
-
-    def _share(self, held: Counter[str], tenant: str) -> float:
-        """With one slot more."""
-        return (held[tenant] + 1) / self._weight(tenant)
 
     def _weight(self, tenant: str) -> float:
         return self._weights.get(tenant, 1.0)
