@@ -21,7 +21,6 @@ class Point(IntEnum):
     # of a stage, recorded by the runtime for every stage author
     HANDLED = 0
     """The time is that at which the batch was taken, `key` how long handle() took, ns."""
-    REFUSED = 2
     # of a request
     ARRIVED = 20
     TOKENIZED = 21

@@ -74,9 +74,6 @@ def _stages(points: Sequence[TracePoint], server: Process, base_ns: int) -> Iter
     for stage in sorted(slices, key=_place):
         for lane, item in in_lanes(slices[stage]):
             yield server.complete(stage if lane == 0 else f"{stage} #{lane + 1}", item)
-    for at_ns, point, stage, _, count in points:
-        if point == Point.REFUSED:
-            yield server.instant(stage, "refused", at_ns - base_ns, {"count": count})
 
 
 def _place(stage: str) -> int:

@@ -78,13 +78,6 @@ def test_what_a_stage_did_before_the_window_is_left_out() -> None:
     assert found == {"sample": [("sample", 2.0, 1.0)]}
 
 
-def test_refusals_are_instants_on_their_stage() -> None:
-    found = events((9, Point.REFUSED, "tokenize", -1, 2))
-    names = tracks(found)
-    instants = [(names[e["pid"], e["tid"]], e["name"], e["args"]) for e in found if e["ph"] == "i"]
-    assert instants == [("tokenize", "refused", {"count": 2})]
-
-
 @given(
     st.lists(
         st.tuples(
