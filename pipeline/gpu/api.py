@@ -31,15 +31,24 @@ class StepInputs:
     query_start: Tensor
     """[B + 1] int32."""
     context_lens: Tensor
-    """[B] int32: tokens of the sequence that attention sees, this step's own included."""
+    """[B] int32: entries of the row's context, this step's own, the last ones, included: tokens of the sequence
+    without those of the blocks that have been dropped from its table."""
     block_tables: Tensor
     """[B, max_blocks] int32. Entries past ceil(context_len / block_size) are any valid block id."""
     logits_rows: Tensor
     """[R] int64: which of the T tokens yield logits."""
+    sinks: Tensor | None = None
+    """[B] int32, and"""
+    windows: Tensor | None = None
+    """[B] int32: a query that sees the first n entries of its context sees of these only the first `sinks`
+    and the last `window`; window 0: all. None: every row sees all."""
+    mass: Tensor | None = None
+    """[B, max_blocks] int64, to be added to: how much the row's queries attended to each block of its table,
+    summed over layers and query heads, in units of 2**-32. None: not asked for."""
 
 
 class LayerKv(NamedTuple):
-    """One layer's paged keys and values, in the shape that KvLayout.kv_shape states."""
+    """One layer's paged keys and values, as KvLayout.kv_format says."""
 
     k: Tensor
     v: Tensor
@@ -57,14 +66,21 @@ AttentionPlan: TypeAlias = Any
 """Indices and masks of one step, shared by all its layers; its type is the private matter of one Ops."""
 
 
+class KvFormat(NamedTuple):
+    """Of a layer's k, and of its v."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
 class KvLayout(Protocol):
     """What the dimensions of the cache mean is known only to those who write and read it."""
 
     kv_block_dim: ClassVar[int]
-    """Which dimension of kv_shape counts blocks; a block's content is all the others."""
+    """Which dimension of a kv_format's shape counts blocks; a block's content is the others, scales too."""
 
-    def kv_shape(self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> tuple[int, ...]:
-        """The shape of a layer's k and of its v."""
+    def kv_format(self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> KvFormat:
+        """For the KvDtype that the layout was made for; kv_dtype.block_bytes says what a block takes."""
         ...
 
 
@@ -105,10 +121,14 @@ class Ops(KvLayout, Protocol):
         """Once a step, before its first attention call."""
         ...
 
-    def attention(self, q: Tensor, kv: LayerKv, plan: AttentionPlan, scale: float) -> Tensor:
+    def attention(self, q: Tensor, kv: LayerKv, plan: AttentionPlan, scale: float, window: int = 0) -> Tensor:
         """Causal attention of [T, H, D] queries over the cache, this step's keys written. -> [T, H * D].
 
         Query head h reads key/value head h * Hkv // H. Prefill chunks and decode rows in any mixture.
+
+        Args:
+            window: of a layer with a sliding window: a query sees only the last so many entries of its
+                context, its own included, and no sinks before them; 0: as the step's inputs say.
         """
         ...
 

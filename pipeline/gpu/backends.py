@@ -16,6 +16,7 @@ from pipeline.gpu.host.library import HostLibrary, load_library
 from pipeline.gpu.host.model import HostLlama, check_shape
 from pipeline.gpu.host.sampling import HostSampler
 from pipeline.gpu.kernels.reference import TorchOps
+from pipeline.gpu.kv_dtype import KvDtype
 from pipeline.gpu.models import find_model
 from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.sampling import SamplingOp
@@ -44,15 +45,21 @@ def open_model(
         evidence: what `weights = "auto"` goes by; None is bf16.
     """
     family = find_model(architecture.family)
+    kv_dtype = kv_dtype_of(dtype)
     library = _host_library(architecture, options, dtype, device)
     if library is None:
-        ops = TorchOps(device, options.block_size)
+        ops = TorchOps(device, options.block_size, kv_dtype)
         return Opened(family.load(architecture, tensors, ops, dtype, device), ops, None)
     is_int8 = _choose_int8(options, evidence)
     weights, threads = "int8" if is_int8 else "bf16", torch.get_num_threads()
     _log().info("the model runs on the host kernels", isa=library.isa_name, weights=weights, threads=threads)
     model = HostLlama.load(architecture, tensors, library, is_int8, threads)
     return Opened(model, model, HostSampler(library, threads))
+
+
+def kv_dtype_of(dtype: torch.dtype) -> KvDtype:
+    """What keys and values are stored as."""
+    return "fp32" if dtype == torch.float32 else "bf16"
 
 
 def _host_library(

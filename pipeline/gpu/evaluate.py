@@ -66,7 +66,7 @@ def score(card: ModelCard, windows: Ints, weights: Weights) -> tuple[float, Ints
     dtype = torch.float32 if weights == "fp32" else torch.bfloat16
     model, layout, _ = open_model(card.architecture, load_tensors(card), options, dtype, device)
     size = windows.shape[1]
-    cache = new_kv_cache(card.architecture, layout, size // BLOCK_SIZE, BLOCK_SIZE, dtype, device)
+    cache = new_kv_cache(card.architecture, layout, size // BLOCK_SIZE, BLOCK_SIZE, device)
 
     def read(token_ids: Ints, start: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
         logits = model.forward(_inputs(token_ids, start, end), cache).float()

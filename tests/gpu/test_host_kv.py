@@ -9,7 +9,7 @@ import torch
 from pipeline.errors import ConfigError
 from pipeline.gpu.api import LayerKv
 from pipeline.gpu.host_kv import HostKv
-from pipeline.gpu.kv_cache import block_bytes
+from pipeline.gpu.kv_dtype import block_bytes
 from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.runner import build_runner
 from pipeline.gpu.sizing import count_host_blocks
@@ -105,7 +105,7 @@ def finish(driver: Driver, sequences: list[Sequence]) -> None:
 
 
 def test_the_size_is_bytes_or_a_size_and_not_more_than_there_is() -> None:
-    bytes_a_block = block_bytes(TINY, 16, torch.float32)
+    bytes_a_block = block_bytes(TINY, 16, "fp32")
     assert count_host_blocks(0, bytes_a_block) == 0
     assert count_host_blocks(3 * bytes_a_block + 1, bytes_a_block) == 3
     assert count_host_blocks("1MiB", bytes_a_block) == (1 << 20) // bytes_a_block

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pipeline.errors import ConfigError, ModelError
-from pipeline.gpu.kv_cache import block_bytes
+from pipeline.gpu.kv_dtype import block_bytes
 from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.runner import build_runner
 from pipeline.messages import DeviceReady
@@ -22,7 +22,7 @@ def test_capacity_is_what_was_asked_for() -> None:
 
 
 def test_blocks_are_sized_by_memory_and_bounded_by_use() -> None:
-    by_memory = RunnerOptions(device="cpu", kv_memory=10 * block_bytes(TINY, 16, torch.bfloat16) + 1)
+    by_memory = RunnerOptions(device="cpu", kv_memory=10 * block_bytes(TINY, 16, "bf16") + 1)
     assert build_runner(TINY, random_tensors(TINY), by_memory).capacity.num_blocks == 10
     automatic = RunnerOptions(device="cpu", max_num_seqs=3, max_model_len=100)
     assert build_runner(TINY, random_tensors(TINY), automatic).capacity.num_blocks == 3 * 7

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pipeline.checkpoint.card import Architecture
-from pipeline.gpu.api import LayerKv, StepInputs
+from pipeline.gpu.api import KvFormat, LayerKv, StepInputs
 from pipeline.gpu.host import library as abi
 from pipeline.gpu.host.build import HostUnavailable
 from pipeline.gpu.host.weights import NORM, PackedWeights, address
@@ -70,10 +70,10 @@ class HostLlama:
         weights.fill(tensors, expected_shapes(architecture))
         return cls(architecture, weights, library, num_threads)
 
-    def kv_shape(self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> tuple[int, ...]:
+    def kv_format(self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> KvFormat:
         """[block, head, strip, ...]: kv.h says what lies in a strip, in keys and in values."""
         self._model.heads.kv.block_size = block_size
-        return (num_blocks, num_kv_heads, block_size // STRIP, STRIP * head_dim)
+        return KvFormat((num_blocks, num_kv_heads, block_size // STRIP, STRIP * head_dim), torch.bfloat16)
 
     def forward(self, inputs: StepInputs, layers: list[LayerKv]) -> Tensor:
         """-> [R, V] fp32. Waits for the step to end."""

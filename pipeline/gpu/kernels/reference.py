@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pipeline.gpu.api import LayerKv, Linear, StepInputs
+from pipeline.gpu.api import KvFormat, LayerKv, Linear, StepInputs
 from pipeline.gpu.kernels.attention import attend_decode, attend_prefill, causal_mask
 from pipeline.gpu.kernels.linear import PackedLinear, PlainLinear, can_pack
 from pipeline.gpu.kernels.tiles import TilePlan, plan_tiles
+from pipeline.gpu.kv_dtype import KvDtype
 
 
 class TorchOps:
@@ -17,8 +18,9 @@ class TorchOps:
 
     kv_block_dim: ClassVar[int] = 1
 
-    def __init__(self, device: torch.device, block_size: int) -> None:
+    def __init__(self, device: torch.device, block_size: int, kv_dtype: KvDtype) -> None:
         self._block_size = block_size
+        self._kv_dtype: KvDtype = kv_dtype
         self._packs = device.type == "cpu" and can_pack()
         self._causal = causal_mask(device)
 
@@ -39,8 +41,9 @@ class TorchOps:
         first, second = x.float().chunk(2, dim=-1)
         x.copy_(torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1))
 
-    def kv_shape(self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> tuple[int, ...]:
-        return (num_kv_heads, num_blocks, block_size, head_dim)
+    def kv_format(self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> KvFormat:
+        dtype = torch.float32 if self._kv_dtype == "fp32" else torch.bfloat16
+        return KvFormat((num_kv_heads, num_blocks, block_size, head_dim), dtype)
 
     def write_kv(self, k: Tensor, v: Tensor, kv: LayerKv, slot_mapping: Tensor) -> None:
         kv.k.flatten(1, 2).index_copy_(1, slot_mapping, k.transpose(0, 1))
@@ -49,7 +52,7 @@ class TorchOps:
     def plan_attention(self, inputs: StepInputs) -> TilePlan:
         return plan_tiles(inputs, self._block_size)
 
-    def attention(self, q: Tensor, kv: LayerKv, plan: TilePlan, scale: float) -> Tensor:
+    def attention(self, q: Tensor, kv: LayerKv, plan: TilePlan, scale: float, window: int = 0) -> Tensor:
         decode = plan.decode
         if decode and not plan.prefill:
             return attend_decode(q, kv, decode, scale).flatten(1)

@@ -97,7 +97,7 @@ def test_what_is_out_of_range_is_an_error_not_a_read(options: dict[str, int], wh
     runner_options = RunnerOptions(device="cpu", num_blocks=20, backend="host")
     driver = Driver(build_runner(TINY, random_tensors(TINY), runner_options))
     driver.runner._model = model
-    model.kv_shape(20, 16, TINY.num_kv_heads, TINY.head_dim)
+    model.kv_format(20, 16, TINY.num_kv_heads, TINY.head_dim)
     sequence = driver.add([1] * 64 + [1 if options else TINY.vocab_size])
     with pytest.raises(IndexError, match=what):
         driver.step([(sequence, 65)])

@@ -10,7 +10,7 @@ from pipeline.gpu.kernels.reference import TorchOps
 from tests.gpu.host.kernels import rms_norm, rope
 
 few = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-OPS = TorchOps(torch.device("cpu"), 16)
+OPS = TorchOps(torch.device("cpu"), 16, "fp32")
 
 
 @given(size=st.integers(1, 700), scale=st.sampled_from([1e-4, 1.0, 1e4]), seed=st.integers(0, 999))

@@ -1,8 +1,7 @@
-// What a layer does to single rows: embedding, norm, rotation, and the writing of keys and values.
+// What a layer does to single rows: norm and rotation.
 #pragma once
 #include <cmath>
 #include "isa.h"
-#include "kv.h"
 #include "rows.h"
 
 // x / sqrt(mean(x^2) + eps) * weight (Zhang & Sennrich 2019); x and weight are padded with 0 to width.
@@ -21,18 +20,6 @@ inline void rope(float* __restrict x, int num, int head_dim, const float* __rest
             const float a = x[i], b = x[i + half];
             x[i] = a * cos[i] - b * sin[i];
             x[i + half] = b * cos[i] + a * sin[i];
-        }
-    }
-}
-
-// One token's keys and values [num_kv_heads][head_dim] into its slot.
-inline void write_kv(const float* k, const float* v, const KvShape& shape, int64_t slot, bf16* keys, bf16* values) {
-    for (int h = 0; h < shape.num_kv_heads; ++h, k += shape.head_dim, v += shape.head_dim) {
-        const int64_t base = shape.strip(slot / shape.block_size, h, int(slot % shape.block_size) / STRIP);
-        const int t = int(slot % STRIP);
-        for (int d = 0; d < shape.head_dim; ++d) {
-            keys[base + (d / 2 * STRIP + t) * 2 + d % 2] = to_bf16(k[d]);
-            values[base + (t / 2 * shape.head_dim + d) * 2 + t % 2] = to_bf16(v[d]);
         }
     }
 }

@@ -1,6 +1,7 @@
 // All layers of a Llama-like decoder over one packed batch.
 #pragma once
 #include "attention.h"
+#include "kv_write.h"
 #include "linear.h"
 #include "pointwise.h"
 
