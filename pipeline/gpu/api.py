@@ -31,7 +31,7 @@ class StepInputs:
     query_start: Tensor
     """[B + 1] int32."""
     context_lens: Tensor
-    """[B] int32: entries of the row's context, this step's own, the last ones, included: tokens of the sequence
+    """[B] int32: entries of the row's context, this step's own, its last, included: tokens of the sequence
     without those of the blocks that have been dropped from its table."""
     block_tables: Tensor
     """[B, max_blocks] int32. Entries past ceil(context_len / block_size) are any valid block id."""
