@@ -16,7 +16,7 @@ from pipeline.gpu.host.library import HostLibrary, load_library
 from pipeline.gpu.host.model import HostLlama, check_shape
 from pipeline.gpu.host.sampling import HostSampler
 from pipeline.gpu.kernels.reference import TorchOps
-from pipeline.gpu.kv_dtype import KvDtype
+from pipeline.gpu.kv_dtype import KvDtype, is_quantised
 from pipeline.gpu.models import find_model
 from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.sampling import SamplingOp
@@ -29,6 +29,7 @@ class Opened(NamedTuple):
     layout: KvLayout
     sampler: SamplingOp | None
     """A faster one to take the built-in op's place."""
+    kv_dtype: KvDtype
 
 
 def open_model(
@@ -45,20 +46,27 @@ def open_model(
         evidence: what `weights = "auto"` goes by; None is bf16.
     """
     family = find_model(architecture.family)
-    kv_dtype = kv_dtype_of(dtype)
+    kv_dtype = _kv_dtype(options, dtype)
     library = _host_library(architecture, options, dtype, device)
     if library is None:
+        if kv_dtype not in ("fp32", "bf16"):
+            raise ConfigError(f'kv_dtype = "{kv_dtype}" is not known to torch yet')
         ops = TorchOps(device, options.block_size, kv_dtype)
-        return Opened(family.load(architecture, tensors, ops, dtype, device), ops, None)
+        return Opened(family.load(architecture, tensors, ops, dtype, device), ops, None, kv_dtype)
+    if is_quantised(kv_dtype):
+        raise ConfigError(
+            f'kv_dtype = "{kv_dtype}" needs backend = "torch": the host kernels know bf16 alone'
+        )
     is_int8 = _choose_int8(options, evidence)
     weights, threads = "int8" if is_int8 else "bf16", torch.get_num_threads()
     _log().info("the model runs on the host kernels", isa=library.isa_name, weights=weights, threads=threads)
     model = HostLlama.load(architecture, tensors, library, is_int8, threads)
-    return Opened(model, model, HostSampler(library, threads))
+    return Opened(model, model, HostSampler(library, threads), kv_dtype)
 
 
-def kv_dtype_of(dtype: torch.dtype) -> KvDtype:
-    """What keys and values are stored as."""
+def _kv_dtype(options: RunnerOptions, dtype: torch.dtype) -> KvDtype:
+    if options.kv_dtype != "auto":
+        return options.kv_dtype
     return "fp32" if dtype == torch.float32 else "bf16"
 
 

@@ -64,7 +64,7 @@ def score(card: ModelCard, windows: Ints, weights: Weights) -> tuple[float, Ints
     """Mean negative log-likelihood in nats, and the best token of every prediction; windows [N, W]."""
     options, device = _OPTIONS[weights], torch.device("cpu")
     dtype = torch.float32 if weights == "fp32" else torch.bfloat16
-    model, layout, _ = open_model(card.architecture, load_tensors(card), options, dtype, device)
+    model, layout, *_ = open_model(card.architecture, load_tensors(card), options, dtype, device)
     size = windows.shape[1]
     cache = new_kv_cache(card.architecture, layout, size // BLOCK_SIZE, BLOCK_SIZE, device)
 

@@ -19,6 +19,8 @@ class RunnerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """host: the C++ kernels of gpu.host, on the CPU; auto is host where it can run, else torch."""
     weights: Literal["auto", "bf16", "int8"] = "auto"
     """Of the host backend's linears; auto is int8 where an evaluation has found it good enough."""
+    kv_dtype: Literal["auto", "bf16", "int8", "fp8", "int4"] = "auto"
+    """What keys and values are stored as (gpu.kv_dtype); auto is as the model's dtype."""
     block_size: Literal[8, 16, 32, 64, 128] = 16
     """Tokens a KV block."""
     max_num_seqs: Count = 64

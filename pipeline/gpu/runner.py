@@ -14,12 +14,12 @@ from torch import Tensor
 from pipeline.checkpoint.card import Architecture, ModelCard
 from pipeline.errors import ConfigError
 from pipeline.gpu.api import LayerKv, Model
-from pipeline.gpu.backends import kv_dtype_of, open_model
+from pipeline.gpu.backends import open_model
 from pipeline.gpu.evidence import Evidence, find_evidence
 from pipeline.gpu.host_kv import HostKv
 from pipeline.gpu.inputs import SlotTable
-from pipeline.gpu.kv_cache import new_kv_cache
-from pipeline.gpu.kv_dtype import block_bytes
+from pipeline.gpu.kv_cache import log_size, new_kv_cache
+from pipeline.gpu.kv_dtype import block_bytes, token_bytes
 from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.sampling import SamplingOp
 from pipeline.gpu.sizing import auto_budget, count_blocks, count_host_blocks, memory_budget
@@ -136,7 +136,7 @@ def build_runner(
     if options.num_threads is not None:
         torch.set_num_threads(options.num_threads)
     dtype = torch.float32 if options.dtype == "float32" else torch.bfloat16
-    model, layout, sampler = open_model(architecture, tensors, options, dtype, device, evidence)
+    model, layout, sampler, kv_dtype = open_model(architecture, tensors, options, dtype, device, evidence)
 
     def new_op() -> SamplingOp:
         op = sampling_op()
@@ -144,12 +144,13 @@ def build_runner(
         return sampler if sampler is not None and is_built_in else op
 
     max_blocks = -(-max_model_len // options.block_size)
-    bytes_a_block = block_bytes(architecture, options.block_size, kv_dtype_of(dtype))
+    bytes_a_block = block_bytes(architecture, options.block_size, kv_dtype)
     num_blocks = options.num_blocks or count_blocks(
         auto_budget(device) if kv_budget is None else kv_budget,
         bytes_a_block,
         options.max_num_seqs * max_blocks,
     )
+    log_size(num_blocks, options.block_size, token_bytes(architecture, kv_dtype), kv_dtype)
     num_host_blocks = count_host_blocks(options.host_kv_memory, bytes_a_block)
     kv_cache = new_kv_cache(architecture, layout, num_blocks, options.block_size, device)
     host_kv = HostKv(kv_cache, layout.kv_block_dim, num_host_blocks)
