@@ -14,8 +14,8 @@ from pipeline.gpu.api import KvFormat, LayerKv, StepInputs
 from pipeline.gpu.host import library as abi
 from pipeline.gpu.host.build import HostUnavailable
 from pipeline.gpu.host.weights import NORM, PackedWeights, address
-from pipeline.gpu.models.llama import expected_shapes
-from pipeline.gpu.rope import RopeTable
+from pipeline.gpu.models import find_model
+from pipeline.gpu.rope import RopeTable, rope_tables
 
 STRIP = 16
 """kv.h: positions that lie together in the cache."""
@@ -48,7 +48,7 @@ class HostLlama:
     ) -> None:
         self._library, self._num_threads = library, num_threads
         self._vocab_size = architecture.vocab_size
-        self._keep = (weights, RopeTable(architecture, torch.device("cpu")))  # what the structs point to
+        self._keep = (weights, rope_tables(architecture, torch.device("cpu"))[0])  # what the structs point to
         self._layers = (abi.Layer * architecture.num_layers)(
             *(_layer(weights, i) for i in range(architecture.num_layers))
         )
@@ -67,7 +67,7 @@ class HostLlama:
     ) -> "HostLlama":
         """Pack the Hugging Face-named tensors one by one. Raises ModelError naming the tensor at fault."""
         weights = PackedWeights(architecture, is_int8, library, num_threads)
-        weights.fill(tensors, expected_shapes(architecture))
+        weights.fill(tensors, find_model(architecture.family).shapes(architecture))
         return cls(architecture, weights, library, num_threads)
 
     def kv_format(self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> KvFormat:
