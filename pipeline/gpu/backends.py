@@ -13,7 +13,7 @@ from pipeline.gpu.api import KvLayout, Model
 from pipeline.gpu.evidence import Evidence
 from pipeline.gpu.host.build import Build, HostUnavailable, find_compiler
 from pipeline.gpu.host.library import HostLibrary, load_library
-from pipeline.gpu.host.model import HostLlama, check_shape
+from pipeline.gpu.host.model import HostDecoder, check_shape
 from pipeline.gpu.host.sampling import HostSampler
 from pipeline.gpu.kernels.reference import TorchOps
 from pipeline.gpu.kv_dtype import KvDtype, is_quantised
@@ -60,7 +60,7 @@ def open_model(
     is_int8 = _choose_int8(options, evidence)
     weights, threads = "int8" if is_int8 else "bf16", torch.get_num_threads()
     _log().info("the model runs on the host kernels", isa=library.isa_name, weights=weights, threads=threads)
-    model = HostLlama.load(architecture, tensors, library, is_int8, threads)
+    model = HostDecoder.load(architecture, tensors, library, is_int8, threads)
     return Opened(model, model, HostSampler(library, threads), kv_dtype, grows_by_context=False)
 
 

@@ -1,4 +1,4 @@
-"""A Llama-like decoder whose step is one C++ call. Implements api.Model and api.KvLayout."""
+"""A decoder whose step is one C++ call. Implements api.Model and api.KvLayout."""
 
 import ctypes
 import threading
@@ -20,7 +20,7 @@ from pipeline.gpu.rope import RopeTable, rope_tables
 STRIP = 16
 """kv.h: positions that lie together in the cache."""
 
-FAMILIES = ("llama", "mistral")
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma3")
 MAX_HEAD_DIM = 256
 """attention.h."""
 
@@ -34,10 +34,10 @@ class _Scratch(threading.local):
         self.memory = np.zeros(0, np.uint8)
 
 
-class HostLlama:
-    """Llama 2 and 3, Mistral, SmolLM2, on the CPU; bf16 keys and values, bf16 or int8 weights.
+class HostDecoder:
+    """Every family of FAMILIES on the CPU; bf16 keys and values, bf16 or int8 weights.
 
-    Activations are fp32 between the linears, so its logits differ from those of models.llama in bf16, by less
+    Activations are fp32 between the linears, so its logits differ from those of gpu.models in bf16, by less
     than bf16 itself does from fp32.
     """
 
@@ -48,12 +48,13 @@ class HostLlama:
     ) -> None:
         self._library, self._num_threads = library, num_threads
         self._vocab_size = architecture.vocab_size
-        self._keep = (weights, rope_tables(architecture, torch.device("cpu"))[0])  # what the structs point to
+        ropes = rope_tables(architecture, torch.device("cpu"))
+        self._keep = (weights, ropes)  # what the structs point to
         self._layers = (abi.Layer * architecture.num_layers)(
-            *(_layer(weights, i) for i in range(architecture.num_layers))
+            *(_layer(architecture, weights, rope, i) for i, rope in enumerate(ropes))
         )
         self._head = weights.linears["head"]
-        self._model = _model(architecture, weights, self._layers, self._keep[1])
+        self._model = _model(architecture, weights, self._layers)
         self._scratch = _Scratch()
 
     @classmethod
@@ -64,7 +65,7 @@ class HostLlama:
         library: abi.HostLibrary,
         is_int8: bool,
         num_threads: int,
-    ) -> "HostLlama":
+    ) -> "HostDecoder":
         """Pack the Hugging Face-named tensors one by one. Raises ModelError naming the tensor at fault."""
         weights = PackedWeights(architecture, is_int8, library, num_threads)
         weights.fill(tensors, find_model(architecture.family).shapes(architecture))
@@ -135,17 +136,27 @@ def _address(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
 
-def _layer(weights: PackedWeights, i: int) -> abi.Layer:
-    prefix = f"model.layers.{i}."
+def _layer(architecture: Architecture, weights: PackedWeights, rope: RopeTable, i: int) -> abi.Layer:
+    def norm(name: str) -> int | None:
+        return address(weights.norms.get(f"model.layers.{i}.{name}.weight"))
+
+    after = "post_attention_layernorm"  # where Llama norms before the feed-forward, Gemma after attention
     return abi.Layer(
-        input_norm=address(weights.norms[prefix + "input_layernorm.weight"]),
-        mlp_norm=address(weights.norms[prefix + "post_attention_layernorm.weight"]),
+        input_norm=norm("input_layernorm"),
+        mlp_norm=norm("pre_feedforward_layernorm" if architecture.post_norms else after),
+        post_attention_norm=norm(after) if architecture.post_norms else None,
+        post_mlp_norm=norm("post_feedforward_layernorm"),
+        q_norm=norm("self_attn.q_norm"),
+        k_norm=norm("self_attn.k_norm"),
+        cos=rope.cos.data_ptr(),
+        sin=rope.sin.data_ptr(),
+        window=architecture.window(i),
         **{name: weights.linears[f"{i}.{name}"].as_struct() for name in ("qkv", "output", "gate_up", "down")},
     )
 
 
 def _model(
-    architecture: Architecture, weights: PackedWeights, layers: "ctypes.Array[abi.Layer]", rope: RopeTable
+    architecture: Architecture, weights: PackedWeights, layers: "ctypes.Array[abi.Layer]"
 ) -> abi.Model:
     head, embedding = weights.linears["head"], weights.embedding
     kv = abi.KvShape(architecture.num_kv_heads, architecture.head_dim, STRIP)
@@ -156,12 +167,13 @@ def _model(
         max_position=architecture.max_position,
         is_int8=weights.is_int8,
         embedding_is_packed=embedding is None,
+        is_gelu=architecture.activation == "gelu",
+        embedding_scale=torch.tensor(architecture.embedding_scale, dtype=torch.bfloat16).item(),
+        logits_cap=architecture.logits_cap,
         eps=architecture.rms_norm_eps,
-        heads=abi.Heads(kv, architecture.num_heads, architecture.head_dim**-0.5),
+        heads=abi.Heads(kv, architecture.num_heads, architecture.score_scale),
         layers=layers,
         embedding=address(head.weight) if embedding is None else embedding.data_ptr(),
         norm=address(weights.norms[NORM]),
         head=head.as_struct(),
-        cos=rope.cos.data_ptr(),
-        sin=rope.sin.data_ptr(),
     )

@@ -11,7 +11,7 @@ from pipeline.errors import ConfigError
 from pipeline.gpu.host import build as building
 from pipeline.gpu.host.build import Build, HostUnavailable, cached_library, find_compiler, provide_library
 from pipeline.gpu.host.library import load_library
-from pipeline.gpu.host.model import HostLlama
+from pipeline.gpu.host.model import HostDecoder
 from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.prenorm import PreNormDecoder
 from pipeline.gpu.runner import Runner, build_runner
@@ -125,5 +125,5 @@ def test_what_the_kernels_cannot_take(options: dict[str, object], reason: str) -
 
 def test_with_a_compiler_auto_is_host() -> None:
     with capture_logs() as lines:
-        assert isinstance(runner()._model, HostLlama)
+        assert isinstance(runner()._model, HostDecoder)
     assert [line["weights"] for line in lines if "weights" in line] == ["bf16"]

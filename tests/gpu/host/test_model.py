@@ -13,15 +13,16 @@ from hypothesis import strategies as st
 from pipeline.checkpoint.card import Architecture, ModelCard
 from pipeline.gpu.host.build import Build, find_compiler
 from pipeline.gpu.host.library import load_library
-from pipeline.gpu.host.model import HostLlama
+from pipeline.gpu.host.model import HostDecoder
 from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.runner import build_runner, load_runner
 from pipeline.gpu.weights import load_tensors
+from tests.gpu import test_gemma3, test_llama, test_qwen
 from tests.gpu.driver import TINY, Driver, KeepLogits, random_tensors
 from tests.gpu.oracle import hugging_face
-from tests.gpu.test_llama import VARIANTS
 from tests.gpu.test_model import real_prompts
 
+VARIANTS = test_llama.VARIANTS | test_qwen.VARIANTS | test_gemma3.VARIANTS
 BOUNDS = {"bf16": 0.01, "int8": 0.03}
 """Of the error's norm, as a share of the logits' norm. bf16 on torch has 0.007 to 0.008 here."""
 
@@ -70,18 +71,26 @@ shapes = st.fixed_dictionaries(
         "head_dim": st.sampled_from([16, 64, 80, 96, 128, 256]),
         "vocab_size": st.integers(2, 200),
         "tie_embeddings": st.booleans(),
+        "attention_bias": st.booleans(),
     }
 )
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "qwen2": {"family": "qwen2"},
+    "qwen3": {"family": "qwen3", "qk_norm": True},
+    "gemma3": test_gemma3.GEMMA,
+}
 
 
 @given(
+    family=st.sampled_from(sorted(FAMILIES)),
     shape=shapes,
     lengths=st.lists(st.integers(1, 280), min_size=1, max_size=4),
     chunk=st.sampled_from([16, 512]),
 )
 @settings(max_examples=15, deadline=None)
-def test_odd_shapes(shape: dict[str, Any], lengths: list[int], chunk: int) -> None:
-    shape = shape | {"num_heads": shape["num_heads"] * shape["num_kv_heads"]}
+def test_odd_shapes(family: str, shape: dict[str, Any], lengths: list[int], chunk: int) -> None:
+    shape = FAMILIES[family] | shape | {"num_heads": shape["num_heads"] * shape["num_kv_heads"]}
     architecture = msgspec.structs.replace(TINY, **shape)
     expected = logits_of(architecture, lengths, chunk, dtype="float32")
     for weights in ("bf16", "int8"):
@@ -93,7 +102,7 @@ def test_odd_shapes(shape: dict[str, Any], lengths: list[int], chunk: int) -> No
 def test_what_is_out_of_range_is_an_error_not_a_read(options: dict[str, int], what: str) -> None:
     architecture = msgspec.structs.replace(TINY, **options)
     library = load_library(Build(find_compiler()))
-    model = HostLlama.load(architecture, random_tensors(architecture), library, False, 1)
+    model = HostDecoder.load(architecture, random_tensors(architecture), library, False, 1)
     runner_options = RunnerOptions(device="cpu", num_blocks=20, backend="host")
     driver = Driver(build_runner(TINY, random_tensors(TINY), runner_options))
     driver.runner._model = model
