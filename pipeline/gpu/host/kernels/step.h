@@ -1,7 +1,7 @@
 // All layers of a decoder over one packed batch: Llama, and what Qwen and Gemma have beside it. A pointer that
 // is null stands for a part that the family lacks.
 #pragma once
-#include "attention.h"
+#include "attention_plan.h"
 #include "kv_write.h"
 #include "linear.h"
 #include "pointwise.h"
@@ -16,7 +16,7 @@ struct Layer {
     const float* cos;  // [max_position][head_dim / 2]
     const float* sin;
     Linear qkv, output, gate_up, down;  // gate and up interleaved (pack.h)
-    int32_t window;                     // see AttentionPlan; 0: none
+    int32_t window;                     // see AttentionPlan::run; 0: none
 };
 
 struct Model {
@@ -41,8 +41,8 @@ struct Step {
     const int64_t* positions;
     const int64_t* slots;
     const int64_t* logits_rows;
-    void* const* keys;  // [num_layers]
-    void* const* values;
+    uint8_t* const* keys;  // [num_layers]
+    uint8_t* const* values;
     float* logits;  // [num_logits][head.outputs]
     char* workspace;
 };
@@ -128,11 +128,11 @@ class Pass {
         if (model_.embedding_scale != 1.f) scale(to, width_, model_.embedding_scale);
     }
 
-    void attend(const Layer& layer, const float* post_norm, void* keys, void* values) {
+    void attend(const Layer& layer, const float* post_norm, uint8_t* keys, uint8_t* values) {
         norm_rows(layer.input_norm, post_norm);
         run_linear(team_, layer.qkv, work_.rows, step_.num_tokens, Store{work_.qkv, layer.qkv.outputs});
         team_.each(step_.num_tokens, [&](int t) { place_heads(t, layer, keys, values); });
-        plan_.run(team_, work_.q, keys, values, work_.attended, layer.output.width, layer.window);
+        plan_.run(team_, {work_.q, keys, values, work_.attended, layer.output.width}, layer.window);
         const int used = heads_.num_heads * heads_.kv.head_dim;
         work_.rows.width = layer.output.width;
         team_.each(step_.num_tokens, [&](int t) {
@@ -185,7 +185,7 @@ class Pass {
     }
 
     // One token's queries, keys and values, normed and rotated, to where attention reads them.
-    void place_heads(int t, const Layer& layer, void* keys, void* values) {
+    void place_heads(int t, const Layer& layer, uint8_t* keys, uint8_t* values) {
         const int dim = heads_.kv.head_dim, num_kv = heads_.kv.num_kv_heads, num = heads_.num_heads;
         float* q = work_.qkv + int64_t(t) * layer.qkv.outputs;
         float* k = q + num * dim;
