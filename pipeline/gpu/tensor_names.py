@@ -31,12 +31,7 @@ _OF_FAMILY: Mapping[str, dict[str, str]] = {
 }
 _NAME = re.compile(r"(?:blk\.(?P<layer>\d+)\.)?(?P<part>\w+)\.(?P<kind>weight|bias)")
 
-_OF_IMAGES = (
-    "vision_tower.",
-    "multi_modal_projector.",
-    "model.vision_tower.",
-    "model.multi_modal_projector.",
-)
+_OF_IMAGES = re.compile(r"^(?:model\.)?(?:vision_tower|multi_modal_projector)\.")
 _TEXT = re.compile(r"^(?:language_model\.model\.|model\.language_model\.)")
 
 
