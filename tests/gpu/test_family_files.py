@@ -1,4 +1,4 @@
-"""Models as others write them: folders saved by transformers, GGUF files with the names of the gguf package."""
+"""Models as others write them: folders of transformers, GGUF files with the names of the gguf package."""
 
 from pathlib import Path
 from typing import Any
