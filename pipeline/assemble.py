@@ -175,7 +175,14 @@ def runner_factory(blueprint: Blueprint, card: ModelCard) -> RunnerFactory:
             return opened[0].fork()
         origin = f"{sample.__module__}:{sample.__qualname__}.device_op"
         sampling_op = resolve(origin, getattr(sample, "device_op", ""))
-        opened.append(load_runner(card, options, sampling_op=lambda: sampling_op(sample_options)))
+        opened.append(
+            load_runner(
+                card,
+                options,
+                sampling_op=lambda: sampling_op(sample_options),
+                num_workers=num_workers(blueprint),
+            )
+        )
         return opened[0]
 
     return RunnerFactory(open_runner)

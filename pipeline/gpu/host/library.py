@@ -8,23 +8,31 @@ from ctypes import POINTER, Structure, c_char_p, c_float, c_int32, c_int64, c_vo
 from pathlib import Path
 
 from pipeline.gpu.host.build import Build, HostUnavailable, compile_library, provide_library
+from pipeline.gpu.kv_dtype import KvDtype
+
+CODES: dict[KvDtype, int] = {"bf16": 0, "int8": 1, "fp8": 2, "int4": 3}
+"""KvShape.code."""
 
 
 class KvShape(Structure):
-    _fields_ = (("num_kv_heads", c_int32), ("head_dim", c_int32), ("block_size", c_int32))
+    _fields_ = (("num_kv_heads", c_int32), ("head_dim", c_int32), ("block_size", c_int32), ("code", c_int32))
 
 
 class Heads(Structure):
-    _fields_ = (("kv", KvShape), ("num_heads", c_int32), ("scale", c_float))
+    _fields_ = (("kv", KvShape), ("num_heads", c_int32), ("scale", c_float), ("soft_cap", c_float))
+
+
+class Panel(Structure):
+    _fields_ = (("weight", c_void_p), ("format", c_int32), ("unused", c_int32))
 
 
 class Linear(Structure):
     _fields_ = (
-        ("weight", c_void_p),
-        ("scales", c_void_p),
+        ("panels", c_void_p),
         ("bias", c_void_p),
         ("width", c_int32),
         ("outputs", c_int32),
+        ("is_int8", c_int32),
     )
 
 
@@ -39,7 +47,8 @@ class Rows(Structure):
         ("wide", c_void_p),
         ("bytes", c_void_p),
         ("scales", c_void_p),
-        ("offsets", c_void_p),
+        ("totals", c_void_p),
+        ("sums", c_void_p),
     )
 
 
@@ -51,6 +60,7 @@ class Layer(Structure):
         ("output", Linear),
         ("gate_up", Linear),
         ("down", Linear),
+        ("window", c_int32),
     )
 
 
@@ -60,13 +70,11 @@ class Model(Structure):
         ("hidden", c_int32),
         ("vocab", c_int32),
         ("max_position", c_int32),
-        ("is_int8", c_int32),
-        ("embedding_is_packed", c_int32),
         ("eps", c_float),
         ("heads", Heads),
         ("layers", POINTER(Layer)),
-        ("embedding", c_void_p),
         ("norm", c_void_p),
+        ("embedding", Linear),
         ("head", Linear),
         ("cos", c_void_p),
         ("sin", c_void_p),
@@ -80,6 +88,9 @@ class Batch(Structure):
         ("query_start", c_void_p),
         ("context_lens", c_void_p),
         ("block_tables", c_void_p),
+        ("sinks", c_void_p),
+        ("windows", c_void_p),
+        ("mass", c_void_p),
     )
 
 
@@ -114,19 +125,22 @@ class SamplingRows(Structure):
     )
 
 
-_STRUCTS = (KvShape, Heads, Linear, Placement, Rows, Layer, Model, Batch, Step, SamplingRows)
+_STRUCTS = (KvShape, Heads, Panel, Linear, Placement, Rows, Layer, Model, Batch, Step, SamplingRows)
 
 _PTR, _INT = c_void_p, c_int32
 _FUNCTIONS: dict[str, tuple[object, tuple[object, ...]]] = {
     "isa": (c_char_p, ()),
     "struct_sizes": (None, (_PTR,)),
-    "pack": (None, (_PTR, _INT, _INT, _INT, _INT, Placement, _PTR, _PTR, _INT)),
+    "panel_bytes": (c_int64, (_INT, _INT)),
+    "pack": (None, (POINTER(Linear), _PTR, _INT, _INT, _INT, Placement, _INT)),
+    "pack_blocks": (None, (POINTER(Linear), _INT, _PTR, _INT, _INT, _INT, Placement, _INT)),
+    "unpack": (None, (POINTER(Linear), _INT, _PTR)),
     "workspace_bytes": (c_int64, (POINTER(Model), _INT, _INT)),
     "step": (c_int32, (POINTER(Model), POINTER(Step))),
     "sample": (None, (POINTER(SamplingRows), _PTR, _INT)),
     "linear": (None, (POINTER(Linear), POINTER(Rows), _PTR, _INT, _PTR, _INT)),
     "swiglu": (None, (POINTER(Linear), POINTER(Rows), _PTR, _INT, _PTR, _INT)),
-    "attention": (None, (POINTER(Heads), POINTER(Batch), _PTR, _PTR, _PTR, _PTR, _INT)),
+    "attention": (None, (POINTER(Heads), POINTER(Batch), _PTR, _PTR, _PTR, _PTR, _INT, _INT)),
     "rms_norm": (None, (_PTR, _PTR, _INT, _INT, c_float, _PTR)),
     "rope": (None, (_PTR, _INT, _INT, _PTR, _PTR)),
     "write_kv": (None, (POINTER(KvShape), _PTR, _PTR, _PTR, _INT, _PTR, _PTR)),

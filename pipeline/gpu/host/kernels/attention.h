@@ -20,7 +20,8 @@ constexpr int MAX_HEAD_DIM = 256;
 struct Heads {
     KvShape kv;
     int32_t num_heads;
-    float scale;  // of the scores
+    float scale;     // of the scores
+    float soft_cap;  // scores become soft_cap * tanh(score / soft_cap); 0: as they are
 };
 
 struct Batch {  // see StepInputs in api.py
@@ -29,6 +30,9 @@ struct Batch {  // see StepInputs in api.py
     const int32_t* query_start;
     const int32_t* context_lens;
     const int32_t* block_tables;
+    const int32_t* sinks;    // [num_rows], as
+    const int32_t* windows;  // both are; or null
+    int64_t* mass;           // [num_rows][table_stride], or null
 };
 
 // `num_tokens` tokens from `token` on by `num_heads` query heads from `head` on, all of one key head.
@@ -223,8 +227,10 @@ class AttentionPlan {
         partials_.resize(num_partials_);
     }
 
-    // q [T][num_heads][head_dim] -> out [T][stride]
-    void run(Team& team, const bf16* q, const bf16* keys, const bf16* values, float* out, int64_t stride) {
+    // q [T][num_heads][head_dim] -> out [T][stride]. A layer with a window sees so many of the latest entries.
+    void run(Team& team, const bf16* q, const void* k, const void* v, float* out, int64_t stride, int /*window*/ = 0) {
+        const bf16* keys = static_cast<const bf16*>(k);
+        const bf16* values = static_cast<const bf16*>(v);
         // threads take contiguous shares, so neighbours in size go to different threads
         const int count = int(tasks_.size()), threads = team.size(), share = (count + threads - 1) / threads;
         team.each(share * threads, [&](int i) {

@@ -7,10 +7,14 @@
 
 constexpr int STRIP = LANES;
 
+// What a stored element is; as CODES in library.py.
+enum class Code : int32_t { BF16, INT8, FP8, INT4 };
+
 struct KvShape {
     int32_t num_kv_heads;
     int32_t head_dim;    // a multiple of LANES
     int32_t block_size;  // a multiple of STRIP
+    int32_t code;        // a Code
 
     int64_t strip(int64_t block, int head, int number) const {
         return ((block * num_kv_heads + head) * (block_size / STRIP) + number) * STRIP * head_dim;
