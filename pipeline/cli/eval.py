@@ -13,14 +13,15 @@ from pipeline.checkpoint.card import ModelCard
 from pipeline.checkpoint.model import load_card
 from pipeline.cli import Commands
 from pipeline.errors import ConfigError
-from pipeline.gpu.evidence import INT8_SCHEME, MAX_INCREASE, MIN_TOKENS, Evidence, save_evidence
+from pipeline.gpu.evidence import MAX_INCREASE, MIN_TOKENS, SCHEMES, Evidence, find_evidence, save_evidence
 
 DESCRIPTION = f"""\
 Read a text with a model twice, with other weights and with those they are to replace, and compare: the
 perplexity, and how often both think the same token the most likely.
 
-The result for int8 is recorded, and weights = "auto" goes by it: int8 where {MIN_TOKENS:,} tokens or more
-have shown an increase of at most {MAX_INCREASE:.0%}.
+The results for int4 (a GGUF's own quantised blocks, of 4 bits or not) and int8 are recorded, and
+weights = "auto" goes by them: the first of the two for which {MIN_TOKENS:,} tokens or more have shown an
+increase of at most {MAX_INCREASE:.0%}, else bf16.
 
 example:
   stageline eval --text docs/*.md
@@ -36,7 +37,7 @@ def register(commands: Commands) -> None:
     )
     parser.add_argument("--model", metavar="REF", help="model reference; by default the one in ./config.toml")
     parser.add_argument("--text", nargs="+", type=Path, required=True, metavar="FILE", help="UTF-8 text")
-    parser.add_argument("--weights", choices=("int8", "bf16"), default="int8", help="default: int8")
+    parser.add_argument("--weights", choices=("int4", "int8", "bf16"), default="int8", help="default: int8")
     parser.add_argument("--against", choices=("fp32", "bf16"), default="fp32", help="default: fp32")
     parser.add_argument(
         "--max-tokens", type=int, default=16_384, metavar="N", help="of the text, from its start (16384)"
@@ -45,7 +46,7 @@ def register(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the comparison, and record it if it is of int8."""
+    """Print the comparison, and record it if it is of int4 or int8."""
     from pipeline.gpu.evaluate import evaluate
 
     logs.configure("warning", "text")
@@ -53,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     token_ids = _token_ids(card, args.text)[: args.max_tokens]
     evidence = evaluate(card, token_ids, args.weights, args.against, _say)
     Console(markup=False, highlight=False).print(_table(card, evidence, args.weights))
-    if args.weights == "int8":
+    if args.weights in SCHEMES:
         _record(card, evidence)
     return 0
 
@@ -75,12 +76,15 @@ def _table(card: ModelCard, evidence: Evidence, weights: str) -> Table:
 
 
 def _record(card: ModelCard, evidence: Evidence) -> None:
+    from pipeline.gpu.weight_choice import choose_weights
+
     try:
         path = save_evidence(card, evidence)
     except OSError as error:
         raise ConfigError(f"the record cannot be written: {error}") from error
-    choice = "int8" if evidence.allows_int8 else "bf16"
-    print(f'weights = "auto" is now {choice} for this model ({INT8_SCHEME}): {path}')
+    choice = choose_weights("auto", find_evidence(card))
+    found = f"{evidence.scheme}: {evidence.increase:+.2%}"
+    print(f'weights = "auto" is now {choice} for this model ({found}): {path}')
 
 
 def _say(line: str) -> None:

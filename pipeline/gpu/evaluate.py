@@ -11,10 +11,10 @@ from pipeline.checkpoint.card import ModelCard
 from pipeline.errors import ConfigError
 from pipeline.gpu.api import StepInputs
 from pipeline.gpu.backends import open_model
-from pipeline.gpu.evidence import INT8_SCHEME, Evidence
+from pipeline.gpu.evidence import SCHEMES, Evidence
 from pipeline.gpu.kv_cache import new_kv_cache
 from pipeline.gpu.options import RunnerOptions
-from pipeline.gpu.weights import load_tensors
+from pipeline.gpu.weights import FileWeights
 
 WINDOW = 512
 """Tokens a window, each predicted from those before it; fewer if the model reads fewer."""
@@ -22,7 +22,7 @@ BLOCK_SIZE = 16
 CHUNK = 128
 """Positions whose logits are held at a time."""
 
-Weights: TypeAlias = Literal["fp32", "bf16", "int8"]
+Weights: TypeAlias = Literal["fp32", "bf16", "int8", "int4"]
 """fp32 on torch, the others on the host kernels."""
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -30,6 +30,7 @@ _OPTIONS: dict[Weights, RunnerOptions] = {
     "fp32": RunnerOptions(device="cpu", dtype="float32", backend="torch"),
     "bf16": RunnerOptions(device="cpu", backend="host", weights="bf16"),
     "int8": RunnerOptions(device="cpu", backend="host", weights="int8"),
+    "int4": RunnerOptions(device="cpu", backend="host", weights="int4"),
 }
 
 
@@ -50,7 +51,7 @@ def evaluate(
     loss, found = score(card, windows, weights)
     return Evidence(
         reference=card.reference,
-        scheme=INT8_SCHEME if weights == "int8" else weights,
+        scheme=SCHEMES.get(weights, weights),
         against=against,
         num_tokens=expected.size,
         perplexity=float(np.exp(loss)),
@@ -64,7 +65,7 @@ def score(card: ModelCard, windows: Ints, weights: Weights) -> tuple[float, Ints
     """Mean negative log-likelihood in nats, and the best token of every prediction; windows [N, W]."""
     options, device = _OPTIONS[weights], torch.device("cpu")
     dtype = torch.float32 if weights == "fp32" else torch.bfloat16
-    model, layout, *_ = open_model(card.architecture, load_tensors(card), options, dtype, device)
+    model, layout, *_ = open_model(card.architecture, FileWeights(card), options, dtype, device)
     size = windows.shape[1]
     cache = new_kv_cache(card.architecture, layout, size // BLOCK_SIZE, BLOCK_SIZE, device)
 

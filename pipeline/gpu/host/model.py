@@ -2,7 +2,6 @@
 
 import ctypes
 import threading
-from collections.abc import Iterable
 from typing import ClassVar
 
 import numpy as np
@@ -13,9 +12,13 @@ from pipeline.checkpoint.card import Architecture
 from pipeline.gpu.api import KvFormat, LayerKv, StepInputs
 from pipeline.gpu.host import library as abi
 from pipeline.gpu.host.build import HostUnavailable
-from pipeline.gpu.host.weights import NORM, PackedWeights, address
+from pipeline.gpu.host.layout import NORM, Choice, plan_layout
+from pipeline.gpu.host.packing import fill
+from pipeline.gpu.host.weights import PackedWeights, address
+from pipeline.gpu.memory import huge_zeros
 from pipeline.gpu.models.llama import expected_shapes
 from pipeline.gpu.rope import RopeTable
+from pipeline.gpu.weights import WeightSource
 
 STRIP = 16
 """kv.h: positions that lie together in the cache."""
@@ -35,7 +38,7 @@ class _Scratch(threading.local):
 
 
 class HostLlama:
-    """Llama 2 and 3, Mistral, SmolLM2, on the CPU; bf16 keys and values, bf16 or int8 weights.
+    """Llama 2 and 3, Mistral, SmolLM2, on the CPU; bf16 keys and values, weights as layout.Choice has them.
 
     Activations are fp32 between the linears, so its logits differ from those of models.llama in bf16, by less
     than bf16 itself does from fp32.
@@ -60,15 +63,22 @@ class HostLlama:
     def load(
         cls,
         architecture: Architecture,
-        tensors: Iterable[tuple[str, Tensor]],
+        weights: WeightSource,
         library: abi.HostLibrary,
-        is_int8: bool,
+        choice: Choice,
         num_threads: int,
     ) -> "HostLlama":
         """Pack the Hugging Face-named tensors one by one. Raises ModelError naming the tensor at fault."""
-        weights = PackedWeights(architecture, is_int8, library, num_threads)
-        weights.fill(tensors, expected_shapes(architecture))
-        return cls(architecture, weights, library, num_threads)
+        expected = expected_shapes(architecture)
+        layout = plan_layout(architecture, expected, weights.kinds(), choice, library)
+        packed = PackedWeights(layout, huge_zeros(layout.num_bytes), library)
+        fill(packed, weights, architecture, expected, library, num_threads)
+        return cls(architecture, packed, library, num_threads)
+
+    @property
+    def formats(self) -> str:
+        """Of the weights of the linears."""
+        return self._keep[0].layout.formats
 
     def kv_format(self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> KvFormat:
         """[block, head, strip, ...]: kv.h says what lies in a strip, in keys and in values."""
@@ -147,21 +157,18 @@ def _layer(weights: PackedWeights, i: int) -> abi.Layer:
 def _model(
     architecture: Architecture, weights: PackedWeights, layers: "ctypes.Array[abi.Layer]", rope: RopeTable
 ) -> abi.Model:
-    head, embedding = weights.linears["head"], weights.embedding
     kv = abi.KvShape(architecture.num_kv_heads, architecture.head_dim, STRIP)
     return abi.Model(
         num_layers=architecture.num_layers,
         hidden=architecture.hidden_size,
         vocab=architecture.vocab_size,
         max_position=architecture.max_position,
-        is_int8=weights.is_int8,
-        embedding_is_packed=embedding is None,
         eps=architecture.rms_norm_eps,
         heads=abi.Heads(kv, architecture.num_heads, architecture.head_dim**-0.5),
         layers=layers,
-        embedding=address(head.weight) if embedding is None else embedding.data_ptr(),
         norm=address(weights.norms[NORM]),
-        head=head.as_struct(),
+        embedding=weights.embedding.as_struct(),
+        head=weights.linears["head"].as_struct(),
         cos=rope.cos.data_ptr(),
         sin=rope.sin.data_ptr(),
     )
