@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from pipeline.checkpoint.card import ModelCard
 from pipeline.core.flights import Flight
 from pipeline.core.gate import Gate
+from pipeline.core.kv_events import KvEvents
 from pipeline.core.policies import SchedulingOptions, make_policies
 from pipeline.core.prefix import PrefixHash
 from pipeline.core.prefix_cache import NoSharing, PrefixCache, SharedPrefixes
@@ -42,7 +43,7 @@ from pipeline.messages import (
 )
 from pipeline.runtime.stage import Stage, StageContext
 from pipeline.runtime.trace import Point
-from pipeline.telemetry import Occupancy, StepRecord, Telemetry
+from pipeline.telemetry import KvFeed, Occupancy, StepRecord, Telemetry
 from pipeline.topology import CREDITS
 
 
@@ -55,6 +56,9 @@ class ScheduleOptions(SchedulingOptions, frozen=True, forbid_unknown_fields=True
     """Requests that wait for the device; past it they stay in the inbox and hold the pipeline back."""
     prefix_cache: bool = True
     """Whether requests that begin with the same tokens share the KV of these; docs/kv.md."""
+    kv_events: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """How many events of the prefix cache are kept for routers that subscribe; 0: none are told. They show
+    the token ids of prompts to whoever reaches the admin port; docs/kv-events.md."""
 
 
 class Schedule(Stage[Any, ScheduleOptions]):
@@ -120,7 +124,8 @@ class Schedule(Stage[Any, ScheduleOptions]):
         policies = make_policies(self.options, ready)
         card, roles = self.ctx.resource(ModelCard), SEPARATIONS[self.options.separation]
         prefixes = self._prefixes(ready, card.name)
-        self._scheduler = Scheduler(ready, card.eos_ids, policies, roles, prefixes)
+        allocation = self.options.allocation
+        self._scheduler = Scheduler(ready, card.eos_ids, policies, roles, prefixes, allocation)
         self._is_open = True
         max_wait_ms = self.options.max_wait_ms
         standing = standing_of(self.options.policy, self.options.fair_weights or {})
@@ -132,7 +137,17 @@ class Schedule(Stage[Any, ScheduleOptions]):
     def _prefixes(self, ready: DeviceReady, model: str) -> SharedPrefixes:
         if not self.options.prefix_cache:
             return NoSharing()
-        return PrefixCache(PrefixHash(ready.block_size, model, secrets.token_bytes(32)))
+        prefix_hash = PrefixHash(ready.block_size, model, secrets.token_bytes(32))
+        return PrefixCache(prefix_hash, self._kv_events(prefix_hash, model))
+
+    def _kv_events(self, prefix_hash: PrefixHash, model: str) -> KvEvents | None:
+        if not self.options.kv_events:
+            return None
+        events = KvEvents(self.options.kv_events, secrets.token_bytes(32))
+        telemetry = self.ctx.resource(Telemetry)
+        telemetry.kv_events = KvFeed(events, prefix_hash, model, secrets.token_hex(4))
+        telemetry.watch(events.gauges)
+        return events
 
     def _add(self, request: TokenizedRequest) -> None:
         self._gate.tokenized(request.request_id, len(request.token_ids))

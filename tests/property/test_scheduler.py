@@ -14,6 +14,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from pipeline.core.allocation import AllocationName
 from pipeline.core.policies import SchedulingOptions, make_policies
 from pipeline.core.policies.eviction import Swap
 from pipeline.core.prefix_cache import NoSharing, SharedPrefixes
@@ -73,6 +74,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     policy: str
     roles: tuple[Role, ...] = (Role.BOTH,)
+    allocation: AllocationName = "paged"
 
     @initialize(
         data=st.data(),
@@ -100,7 +102,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             block_copy_ns=block_copy_ns,
         )
         policies = make_policies(data.draw(options(self.policy)), device)
-        self.scheduler = Scheduler(device, (40,), policies, self.roles, self.new_prefixes(data))
+        prefixes = self.new_prefixes(data)
+        self.scheduler = Scheduler(device, (40,), policies, self.roles, prefixes, self.allocation)
         self.asked: dict[int, list[int]] = {}
         runner = CheckingRunner(device, self.asked)
         self.runners = [runner, *(runner.fork() for _ in self.roles[1:])]
