@@ -60,7 +60,7 @@ def check(config: Config) -> Blueprint:
     device_options(config)
     _check_credits(config, options["schedule"])
     _check_separation(config, options["schedule"])
-    _check_allocation(config, options["schedule"])
+    _check_sharing(config, options["schedule"])
     _check_policies(config, options["schedule"])
     if config.trace.otlp_endpoint is not None:
         _sender_class(config)
@@ -253,11 +253,18 @@ def _check_separation(config: Config, schedule: msgspec.Struct) -> None:
         raise ConfigError(f'{key}: stages.schedule.options.batching must not be "static"')
 
 
-def _check_allocation(config: Config, schedule: msgspec.Struct) -> None:
-    if getattr(schedule, "allocation", "paged") == "contiguous" and getattr(schedule, "prefix_cache", False):
+def _check_sharing(config: Config, schedule: msgspec.Struct) -> None:
+    """What does not go with prefix_cache, and what not without it."""
+    is_shared, key = getattr(schedule, "prefix_cache", False), "stages.schedule.options"
+    if is_shared and getattr(schedule, "allocation", "paged") == "contiguous":
         raise ConfigError(
-            f'{config.origin}: stages.schedule.options.allocation = "contiguous": '
-            "stages.schedule.options.prefix_cache must be false, for ranges are not shared"
+            f'{config.origin}: {key}.allocation = "contiguous": {key}.prefix_cache must be false, for ranges '
+            "are not shared"
+        )
+    if not is_shared and (count := _option(schedule, "max_pinned_blocks", 0)):
+        raise ConfigError(
+            f"{config.origin}: {key}.max_pinned_blocks = {count}: {key}.prefix_cache must be true, for what "
+            "is not cached cannot stay so"
         )
 
 

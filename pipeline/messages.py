@@ -87,6 +87,8 @@ class Terms(Message, frozen=True):
     """How long the client will wait for its first token; None: the server's max_wait_ms."""
     cache_salt: str = ""
     """KV is shared only between requests of one tenant that have the same."""
+    cache_pin: bool = False
+    """The full blocks of its prompt are to stay cached when it has ended."""
 
 
 class GenerateRequest(Message, frozen=True):
@@ -153,6 +155,10 @@ class Room(Message, frozen=True):
 
 class Wake(Message, frozen=True):
     """To schedule from itself, control lane: the time has come that its scheduler asked to be woken at."""
+
+
+class ClearPins(Message, frozen=True):
+    """To schedule from the admin port, control lane: nothing is pinned any more."""
 
 
 class DeviceReady(Message, frozen=True):

@@ -1,4 +1,4 @@
-"""The admin port's word on the prefix cache: its events as they happen. Schema: docs/kv-events.md."""
+"""The admin port and the prefix cache: its events as they happen (docs/kv-events.md), and its pins."""
 
 import asyncio
 
@@ -9,6 +9,7 @@ from pipeline.assemble import Pipeline
 from pipeline.core.kv_events import Event, KvEvents, token_ids_of
 from pipeline.core.wire.terms import tenant_of_key, tenant_of_user
 from pipeline.errors import RequestError
+from pipeline.messages import ClearPins
 from pipeline.stages.ingress.replies import json_bytes
 from pipeline.telemetry import KvFeed
 
@@ -35,6 +36,17 @@ class KvApi:
         self._is_closed = True
         for changed in self._changed:
             changed.set()
+
+    async def clear_pins(self, request: web.Request) -> web.Response:
+        """202: nothing is pinned from the next plan on."""
+        if not getattr(self._pipeline.stages["schedule"][0].options, "max_pinned_blocks", 0):
+            raise RequestError(
+                "Nothing can be pinned: stages.schedule.options.max_pinned_blocks is 0.",
+                status=404,
+                code="pinning_off",
+            )
+        self._pipeline.inboxes["schedule"].post(ClearPins())
+        return web.Response(status=202)
 
     async def root(self, request: web.Request) -> web.Response:
         """What the chains of the caller begin at: by his Authorization header or `user`, and `cache_salt`."""

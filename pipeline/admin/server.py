@@ -89,6 +89,7 @@ class AdminServer:
         app.router.add_get("/api/diagnosis", api.diagnosis)
         app.router.add_get("/api/kv/events", api.kv.events, allow_head=False)
         app.router.add_get("/api/kv/root", api.kv.root)
+        app.router.add_delete("/api/kv/pins", api.kv.clear_pins)
         app.router.add_get("/metrics", api.metrics)
         app.router.add_get("/debug/trace", api.trace)
         app.on_response_prepare.append(api.protect)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pipeline.core.allocation import ALLOCATIONS, Allocation
 from pipeline.core.block_pool import BlockPool
 from pipeline.core.flights import Flights
+from pipeline.core.pins import Pins
 from pipeline.core.prefix_cache import SharedPrefixes
 from pipeline.core.sequence import Sequence
 from pipeline.messages import DeviceReady
@@ -24,11 +25,13 @@ class Residents:
         prefixes: SharedPrefixes,
         num_workers: int = 1,
         allocation: Allocation = ALLOCATIONS["paged"],
+        max_pinned_blocks: int = 0,
     ) -> None:
         self.flights = Flights(num_workers)
         self.prefixes = prefixes
         self.allocation = allocation
-        self.pool: BlockPool = allocation.new_pool(device.num_blocks, prefixes.forget)
+        self.pins = Pins(max_pinned_blocks) if max_pinned_blocks else None
+        self.pool: BlockPool = allocation.new_pool(device.num_blocks, prefixes.forget, self.pins)
         self.running: dict[int, Sequence] = {}
         """By request id, oldest admission first."""
         self.num_kv_tokens = 0
@@ -108,9 +111,12 @@ class Residents:
 
     def leave(self, sequence: Sequence) -> None:
         """Take slot and blocks back; the blocks are free now, or when no step in flight may write them. The
-        full ones stay cached.
+        full ones stay cached, and those of a prompt pinned where that was asked for.
         """
         self.store(sequence)
+        if self.pins is not None and sequence.terms.cache_pin:
+            num_full = sequence.num_prompt_tokens // self._block_size
+            self.pins.pin(sequence.blocks[: min(num_full, sequence.prefix.num_stored)])
         del self.running[sequence.request_id]
         self.num_kv_tokens -= sequence.num_computed
         self._slots.append(sequence.slot)

@@ -44,6 +44,7 @@ class Scheduler:
         roles: of each device worker.
         prefixes: likewise; None: every sequence computes all its tokens.
         allocation: of blocks; ranges that are contiguous are not shared, so not with `prefixes`.
+        max_pinned_blocks: that requests may keep cached (core.pins); 0: who asks for it is refused.
     """
 
     def __init__(
@@ -54,12 +55,13 @@ class Scheduler:
         roles: tuple[Role, ...] = (Role.BOTH,),
         prefixes: SharedPrefixes | None = None,
         allocation: AllocationName = "paged",
+        max_pinned_blocks: int = 0,
     ) -> None:
         self.device = device
         self.roles = roles
         self.policies = policies
         prefixes = NoSharing() if prefixes is None else prefixes
-        self.residents = Residents(device, prefixes, len(roles), ALLOCATIONS[allocation])
+        self.residents = Residents(device, prefixes, len(roles), ALLOCATIONS[allocation], max_pinned_blocks)
         self._flights = self.residents.flights
         self.waiting = Waiting(policies)
         self.num_steps = 0
@@ -138,6 +140,14 @@ class Scheduler:
             self._tombstones.remove(request.request_id)
             self._outcome.end(sequence, NO_TOKEN, FinishReason.CANCELLED)
             return None
+        if request.terms.cache_pin and self.residents.pins is None:
+            return Rejected(
+                request.request_id,
+                "This server pins nothing: stages.schedule.options.max_pinned_blocks is 0.",
+                status=400,
+                param="cache_pin",
+                code="pinning_off",
+            )
         capacity = self.device.num_blocks * self.device.block_size
         if sequence.max_kv_tokens > capacity:
             return Rejected(

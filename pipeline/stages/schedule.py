@@ -29,6 +29,7 @@ from pipeline.core.scheduling import Scheduler
 from pipeline.core.standing import standing_of
 from pipeline.messages import (
     Cancel,
+    ClearPins,
     DeviceReady,
     FinishReason,
     Pause,
@@ -56,6 +57,8 @@ class ScheduleOptions(SchedulingOptions, frozen=True, forbid_unknown_fields=True
     """Requests that wait for the device; past it they stay in the inbox and hold the pipeline back."""
     prefix_cache: bool = True
     """Whether requests that begin with the same tokens share the KV of these; docs/kv.md."""
+    max_pinned_blocks: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Blocks that requests with `cache_pin` may keep cached; 0: none may; docs/kv.md."""
     kv_events: Annotated[int, msgspec.Meta(ge=0)] = 0
     """How many events of the prefix cache are kept for routers that subscribe; 0: none are told. They show
     the token ids of prompts to whoever reaches the admin port; docs/kv-events.md."""
@@ -92,6 +95,7 @@ class Schedule(Stage[Any, ScheduleOptions]):
             DeviceReady: self._open,
             Room: self._room,
             Wake: self._wake,
+            ClearPins: self._clear_pins,
         }
 
     def limit(self) -> int:
@@ -125,7 +129,10 @@ class Schedule(Stage[Any, ScheduleOptions]):
         card, roles = self.ctx.resource(ModelCard), SEPARATIONS[self.options.separation]
         prefixes = self._prefixes(ready, card.name)
         allocation = self.options.allocation
-        self._scheduler = Scheduler(ready, card.eos_ids, policies, roles, prefixes, allocation)
+        max_pinned = self.options.max_pinned_blocks
+        self._scheduler = Scheduler(ready, card.eos_ids, policies, roles, prefixes, allocation, max_pinned)
+        if (pins := self._scheduler.residents.pins) is not None:
+            self.ctx.resource(Telemetry).watch(pins.gauges)
         self._is_open = True
         max_wait_ms = self.options.max_wait_ms
         standing = standing_of(self.options.policy, self.options.fair_weights or {})
@@ -180,6 +187,10 @@ class Schedule(Stage[Any, ScheduleOptions]):
 
     def _wake(self, _: Wake) -> None:
         self._timer = None
+
+    def _clear_pins(self, _: ClearPins) -> None:
+        if (pins := self._scheduler.residents.pins) is not None:
+            pins.clear()
 
     # What leaves ----------------------------------------------------------------------------
 

@@ -116,7 +116,7 @@ async def caught_up(router: Router, server: Server, task: "asyncio.Task[None] | 
 
 
 async def ask(
-    session: aiohttp.ClientSession, server: Server, token_ids: list[int], **who: str
+    session: aiohttp.ClientSession, server: Server, token_ids: list[int], **who: Any
 ) -> tuple[int, str]:
     """Cached tokens and the answer."""
     body = {"prompt": token_ids, "max_tokens": 6, "seed": 5, "ignore_eos": True, **who}

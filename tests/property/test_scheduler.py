@@ -75,6 +75,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     policy: str
     roles: tuple[Role, ...] = (Role.BOTH,)
     allocation: AllocationName = "paged"
+    max_pinned_blocks = 0
 
     @initialize(
         data=st.data(),
@@ -103,7 +104,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         )
         policies = make_policies(data.draw(options(self.policy)), device)
         prefixes = self.new_prefixes(data)
-        self.scheduler = Scheduler(device, (40,), policies, self.roles, prefixes, self.allocation)
+        parts = (self.roles, prefixes, self.allocation, self.max_pinned_blocks)
+        self.scheduler = Scheduler(device, (40,), policies, *parts)
         self.asked: dict[int, list[int]] = {}
         runner = CheckingRunner(device, self.asked)
         self.runners = [runner, *(runner.fork() for _ in self.roles[1:])]

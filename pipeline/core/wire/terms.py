@@ -15,7 +15,9 @@ _TENANT_CHARS = 16
 
 
 def parse_terms(fields: Fields) -> Terms:
-    """The fields `priority`, `ttft_target_ms`, `tpot_target_ms`, `patience_ms`, `user` and `cache_salt`."""
+    """The fields `priority`, `ttft_target_ms`, `tpot_target_ms`, `patience_ms`, `user`, `cache_salt` and
+    `cache_pin`.
+    """
     return Terms(
         tenant=tenant_of_user(_short_text(fields, "user", MAX_USER_CHARS)),
         priority=fields.integer("priority", -MAX_PRIORITY, MAX_PRIORITY) or 0,
@@ -23,6 +25,7 @@ def parse_terms(fields: Fields) -> Terms:
         tpot_target_ms=_milliseconds(fields, "tpot_target_ms"),
         patience_ms=_milliseconds(fields, "patience_ms"),
         cache_salt=_short_text(fields, "cache_salt", MAX_SALT_CHARS),
+        cache_pin=fields.flag("cache_pin"),
     )
 
 
