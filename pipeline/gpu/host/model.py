@@ -12,10 +12,9 @@ from pipeline.checkpoint.card import Architecture
 from pipeline.gpu.api import KvFormat, LayerKv, StepInputs
 from pipeline.gpu.host import library as abi
 from pipeline.gpu.host.build import HostUnavailable
-from pipeline.gpu.host.layout import NORM, Choice, plan_layout
-from pipeline.gpu.host.packing import fill
+from pipeline.gpu.host.layout import NORM, Choice
+from pipeline.gpu.host.provision import provide_weights
 from pipeline.gpu.host.weights import PackedWeights, address
-from pipeline.gpu.memory import huge_zeros
 from pipeline.gpu.models.llama import expected_shapes
 from pipeline.gpu.rope import RopeTable
 from pipeline.gpu.weights import WeightSource
@@ -68,11 +67,10 @@ class HostLlama:
         choice: Choice,
         num_threads: int,
     ) -> "HostLlama":
-        """Pack the Hugging Face-named tensors one by one. Raises ModelError naming the tensor at fault."""
-        expected = expected_shapes(architecture)
-        layout = plan_layout(architecture, expected, weights.kinds(), choice, library)
-        packed = PackedWeights(layout, huge_zeros(layout.num_bytes), library)
-        fill(packed, weights, architecture, expected, library, num_threads)
+        """Packed weights, from the cache or packed now. Raises ModelError or ConfigError."""
+        packed = provide_weights(
+            weights, architecture, expected_shapes(architecture), choice, library, num_threads
+        )
         return cls(architecture, packed, library, num_threads)
 
     @property
