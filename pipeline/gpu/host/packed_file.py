@@ -1,9 +1,9 @@
 """Packed weights on disk: the next start maps them instead of packing them again.
 
-In $XDG_CACHE_HOME/stageline/host, beside the compiled kernels. A file is the weights' memory as it is, then its
-Footer, then the footer's length and MAGIC. It is mapped read-only, so processes share it. It appears under its
-name when it is whole; its name is a hash of the model's files, of the code that packs, of the instruction set
-and of the choice. The folder holds MAX_BYTES of such files at most: those used longest ago go.
+In $XDG_CACHE_HOME/stageline/host, beside the compiled kernels. A file is the weights' memory as it is, then
+its Footer, then the footer's length and MAGIC. It is mapped read-only, so processes share it. It appears under
+its name when it is whole; its name is a hash of the model's files, of the code that packs, of the instruction
+set and of the choice. The folder holds MAX_BYTES of such files at most: those used longest ago go.
 """
 
 import hashlib
@@ -54,19 +54,28 @@ def packed_path(identity: str, choice: Choice, isa: str) -> Path:
 def map_packed(path: Path) -> tuple[Layout, Bytes] | None:
     """The weights, read-only; None if there are none, or, with a log line, if the file is damaged."""
     try:
-        with path.open("rb") as file:
-            memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        os.utime(path)
+        return _mapped(path)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:  # an empty file cannot be mapped
-        return _damaged(path, str(error))
+    except (OSError, ValueError) as error:
+        log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+        log.warning(
+            "packed weights in the cache cannot be used: they are packed again",
+            path=str(path),
+            reason=str(error),
+        )
+        return None
+
+
+def _mapped(path: Path) -> tuple[Layout, Bytes]:
+    """Raises ValueError with what is wrong with the file."""
+    with path.open("rb") as file:
+        memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # refuses an empty file
     footer = _footer(memory)
-    if footer is None:
-        return _damaged(path, "it is cut short")
     weights = np.frombuffer(memory, np.uint8, footer.layout.num_bytes)
     if _checksums(weights) != footer.crc32:
-        return _damaged(path, "a checksum is wrong")
+        raise ValueError("a checksum is wrong")
+    os.utime(path)
     return footer.layout, weights
 
 
@@ -99,19 +108,16 @@ def make_room(folder: Path, num_bytes: int) -> None:
             file.unlink(missing_ok=True)
 
 
-def _footer(memory: mmap.mmap) -> Footer | None:
-    """None if the end of the file is not that of a whole one."""
+def _footer(memory: mmap.mmap) -> Footer:
+    """Raises ValueError if the end of the file is not that of a whole one."""
     end = len(memory) - _TAIL.size
-    if end < 0:
-        return None
-    length, magic = _TAIL.unpack(memory[end:])
+    length, magic = _TAIL.unpack(memory[end:]) if end >= 0 else (0, b"")
     if magic != MAGIC or length > end:
-        return None
-    try:
-        footer = msgspec.json.decode(memory[end - length : end], type=Footer)
-    except msgspec.DecodeError:
-        return None
-    return footer if footer.layout.num_bytes == end - length else None
+        raise ValueError("it is cut short")
+    footer = msgspec.json.decode(memory[end - length : end], type=Footer)  # its errors are ValueErrors
+    if footer.layout.num_bytes != end - length:
+        raise ValueError("its parts do not add up")
+    return footer
 
 
 def _checksums(weights: Bytes) -> list[int]:
@@ -119,10 +125,3 @@ def _checksums(weights: Bytes) -> list[int]:
     parts = [weights[at : at + CHUNK] for at in range(0, weights.size, CHUNK)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(zlib.crc32, parts))
-
-
-def _damaged(path: Path, what: str) -> None:
-    log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
-    log.warning(
-        "packed weights in the cache cannot be used; they are packed again", path=str(path), reason=what
-    )
