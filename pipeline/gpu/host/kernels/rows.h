@@ -39,7 +39,7 @@ struct Rows {
     void set_group(int row, int g, const float* x) const {
         const Floats low = load(x), high = load(x + LANES);
         const float largest = max(max(abs(low), abs(high)));
-        const Floats inverse = splat(largest > 0 ? 127.f / largest : 0.f);
+        const Floats inverse = splat(largest > 1e-30f ? 127.f / largest : 0.f);  // finite
         const Floats q_low = round(mul(low, inverse)), q_high = round(mul(high, inverse));
         int8_t* to = bytes + int64_t(row) * width + g * GROUP;
         store_int8(to, q_low);
