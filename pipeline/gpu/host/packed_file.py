@@ -2,8 +2,9 @@
 
 In $XDG_CACHE_HOME/stageline/host, beside the compiled kernels. A file is the weights' memory as it is, then
 its Footer, then the footer's length and MAGIC. It is mapped read-only, so processes share it. It appears
-under its name when it is whole; its name is a hash of the model's files, of the code that packs, of the instruction
-set and of the choice. The folder holds MAX_BYTES of such files at most: those used longest ago go.
+under its name when it is whole; its name is a hash of the model's files, of the code that packs, of the
+instruction set and of the choice. The folder holds MAX_BYTES of such files at most: those used longest ago
+go first.
 """
 
 import hashlib
