@@ -289,6 +289,7 @@ class Schedule(Stage[Any, ScheduleOptions]):
             "kv_blocks_used": scheduler.pool.num_owned,
             "kv_blocks_cached": scheduler.pool.num_cached,
             "kv_blocks_saved": scheduler.pool.num_saved,
+            "kv_dropped_blocks_total": scheduler.residents.num_dropped_blocks,
             **scheduler.residents.prefixes.gauges(),
             **scheduler.policies.gauges(),
         }

@@ -44,6 +44,14 @@ TERMS = st.builds(
     patience_ms=st.sampled_from([None, None, 1e-3]),
 )
 """A tick is 7 ns, so these are some dozens of ticks, or far more than a run has."""
+DROPPING = st.builds(
+    Terms,
+    tenant=st.sampled_from(["", "gold"]),
+    priority=st.integers(0, 2),
+    kv_eviction=st.sampled_from(["sink_window", "heavy_hitter", "heavy_hitter"]),
+    kv_budget=st.sampled_from([8, 9, 12, 16, 23]),
+    kv_sinks=st.sampled_from([0, 0, 1, 4, 7]),
+)
 
 
 def options(policy: str) -> st.SearchStrategy[SchedulingOptions]:
@@ -65,6 +73,9 @@ def options(policy: str) -> st.SearchStrategy[SchedulingOptions]:
         bypass_ms=st.sampled_from([0.0, 1e-3, 1.0]),
         max_preemptions=st.integers(0, 3),
         max_wait_ms=st.sampled_from([None, None, 2e-3]),
+        kv_eviction=st.sampled_from(["none", "none", "none", "sink_window", "heavy_hitter"]),
+        kv_budget=st.just(2 * BLOCK),
+        kv_sinks=st.just(0),
     )
 
 
@@ -134,6 +145,11 @@ class SchedulerMachine(RuleBasedStateMachine):
     )
     def arrive(self, prompt: int, max_tokens: int, seed: int, eos: bool, terms: Terms) -> None:
         self.accept(self.new_request(list(range(prompt)), max_tokens, seed, eos, terms))
+
+    @rule(prompt=st.integers(5, 70), max_tokens=st.integers(1, 30), seed=st.integers(0, 9), terms=DROPPING)
+    def arrive_long(self, prompt: int, max_tokens: int, seed: int, terms: Terms) -> None:
+        """Longer than the pool, if need be: it drops blocks on its way."""
+        self.accept(self.new_request(list(range(prompt)), max_tokens, seed, True, terms))
 
     @rule(prompt=st.integers(1, 8), max_tokens=st.integers(1, 8), terms=TERMS)
     def arrive_later(self, prompt: int, max_tokens: int, terms: Terms) -> None:
@@ -217,7 +233,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         ids = [r for r, s in zip(plan.request_ids, plan.samples, strict=True) if s]
         epochs = [e for e, s in zip(plan.epochs, plan.samples, strict=True) if s]
         times = (plan.planned_ns, self.tick(), self.tick(), self.tick(), self.tick())
-        sampled = SampledBatch(plan.step_id, ids, epochs, handle.token_ids_sync(), times)
+        sampled = SampledBatch(
+            plan.step_id, ids, epochs, handle.token_ids_sync(), times, handle.victims_sync()
+        )
         self.scheduler.apply(sampled, self.tick())
 
     @rule()
@@ -250,7 +268,19 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert len(held) == len(set(held)) and num_held == self.scheduler.pool.num_owned
         running = self.scheduler.residents.running.values()
         assert len(running) <= self.scheduler.device.max_num_seqs
-        assert self.scheduler.num_kv_tokens == sum(each.num_computed for each in running)
+        assert self.scheduler.num_kv_tokens == sum(each.num_entries for each in running)
+
+    @invariant()
+    def nobody_holds_more_than_it_says(self) -> None:
+        running = self.scheduler.residents.running.values() if hasattr(self, "scheduler") else ()
+        for sequence in running:
+            num_held, retention = len(sequence.blocks), sequence.retention
+            assert num_held <= min(retention.max_blocks, self.scheduler.device.num_blocks)
+            assert retention.drops or not sequence.num_dropped
+            assert sequence.num_entries <= num_held * BLOCK
+            if sequence.num_dropped:
+                budget = -(-(sequence.terms.kv_budget or 2 * BLOCK) // BLOCK) * BLOCK
+                assert sequence.num_entries > budget - BLOCK, "it dropped what it could have kept"
 
     @invariant()
     def workers_at_the_same_time_touch_other_blocks(self) -> None:
@@ -348,10 +378,15 @@ class SchedulerMachine(RuleBasedStateMachine):
     def accept(self, request: TokenizedRequest) -> None:
         rejected = self.scheduler.add(request)
         if rejected is not None:
-            device = self.scheduler.device
+            device, terms = self.scheduler.device, request.terms
             needs = len(request.token_ids) + (request.sampling.max_tokens or 0) - 1
-            assert needs > device.num_blocks * device.block_size
-            assert str(needs) in rejected.message
+            capacity = device.num_blocks * device.block_size
+            if rejected.code == "kv_capacity_exceeded":
+                assert needs > capacity and str(needs) in rejected.message
+            else:
+                sinks, budget = -(-(terms.kv_sinks or 0) // BLOCK), -(-(terms.kv_budget or 0) // BLOCK)
+                assert rejected.param == "kv_budget" and terms.kv_eviction
+                assert not sinks + 2 <= budget < device.num_blocks
             del self.requests[request.request_id]
 
 

@@ -4,6 +4,7 @@ An order of your own: `policy = "package.module:Name"` names a class (or functio
 Name(parts) and returns an Order. A predictor of your own: `length_predictor`, likewise.
 """
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -21,9 +22,10 @@ from pipeline.core.policies.policies import Policies
 from pipeline.core.policies.preemption import Preemption
 from pipeline.core.policies.prefill_budget import FixedBudget, ItlBudget
 from pipeline.core.policies.shedding import Limit, Shedding, patience
+from pipeline.core.retention import Retentions
 from pipeline.core.step_cost import StepCost
-from pipeline.errors import ConfigError
-from pipeline.messages import DeviceReady
+from pipeline.errors import ConfigError, RequestError
+from pipeline.messages import DeviceReady, Terms
 
 KEY = "stages.schedule.options"
 
@@ -95,6 +97,7 @@ def make_policies(options: SchedulingOptions, device: DeviceReady) -> Policies:
         bypass=Bypass(options.max_bypasses, _ns(options.bypass_ms)),
         preemption=Preemption(order, options.max_preemptions),
         eviction=eviction,
+        retentions=_retentions(options, device),
         shedding=Shedding(_limits(options, order)),
         lengths=JudgedLengths(predictor),
         cost=parts.asked_cost,
@@ -125,6 +128,15 @@ def _budget(parts: Parts) -> PrefillBudget:
     if options.itl_target_ms is None:
         return FixedBudget()
     return ItlBudget(parts.cost, _ns(options.itl_target_ms), options.min_prefill_tokens)
+
+
+def _retentions(options: SchedulingOptions, device: DeviceReady) -> Retentions:
+    retentions = Retentions(device, options.kv_eviction, options.kv_budget, options.kv_sinks)
+    try:
+        retentions.of(Terms(), sys.maxsize)
+    except RequestError as error:
+        raise ConfigError(f"{KEY}.{error.param}: {error.message}") from error
+    return retentions
 
 
 def _limits(options: SchedulingOptions, order: Order) -> list[Limit]:
