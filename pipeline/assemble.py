@@ -60,6 +60,7 @@ def check(config: Config) -> Blueprint:
     device_options(config)
     _check_credits(config, options["schedule"])
     _check_separation(config, options["schedule"])
+    _check_sharing(config, options["schedule"])
     _check_policies(config, options["schedule"])
     if config.trace.otlp_endpoint is not None:
         _sender_class(config)
@@ -175,7 +176,14 @@ def runner_factory(blueprint: Blueprint, card: ModelCard) -> RunnerFactory:
             return opened[0].fork()
         origin = f"{sample.__module__}:{sample.__qualname__}.device_op"
         sampling_op = resolve(origin, getattr(sample, "device_op", ""))
-        opened.append(load_runner(card, options, sampling_op=lambda: sampling_op(sample_options)))
+        opened.append(
+            load_runner(
+                card,
+                options,
+                sampling_op=lambda: sampling_op(sample_options),
+                num_workers=num_workers(blueprint),
+            )
+        )
         return opened[0]
 
     return RunnerFactory(open_runner)
@@ -243,6 +251,27 @@ def _check_separation(config: Config, schedule: msgspec.Struct) -> None:
         raise ConfigError(f"{key}: device.host_kv_memory must be 0, for what is preempted is computed again")
     if getattr(schedule, "batching", "") == "static":
         raise ConfigError(f'{key}: stages.schedule.options.batching must not be "static"')
+
+
+def _check_sharing(config: Config, schedule: msgspec.Struct) -> None:
+    """What does not go with prefix_cache, and what not without it."""
+    is_shared, key = getattr(schedule, "prefix_cache", False), "stages.schedule.options"
+    is_contiguous = getattr(schedule, "allocation", "paged") == "contiguous"
+    if is_contiguous and getattr(schedule, "kv_eviction", "none") != "none":
+        raise ConfigError(
+            f'{config.origin}: {key}.allocation = "contiguous": {key}.kv_eviction must be "none", for ranges '
+            "are given back as a whole"
+        )
+    if is_shared and is_contiguous:
+        raise ConfigError(
+            f'{config.origin}: {key}.allocation = "contiguous": {key}.prefix_cache must be false, for ranges '
+            "are not shared"
+        )
+    if not is_shared and (count := _option(schedule, "max_pinned_blocks", 0)):
+        raise ConfigError(
+            f"{config.origin}: {key}.max_pinned_blocks = {count}: {key}.prefix_cache must be true, for what "
+            "is not cached cannot stay so"
+        )
 
 
 def _roles(schedule: msgspec.Struct) -> tuple[Role, ...]:

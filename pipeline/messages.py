@@ -88,11 +88,11 @@ class Terms(Message, frozen=True):
     cache_salt: str = ""
     """KV is shared only between requests of one tenant that have the same."""
     kv_eviction: str = ""
-    """What of its context stays in KV: all (none), sink_window or heavy_hitter; empty: as the server says."""
     kv_budget: int | None = None
-    """Tokens that stay, sinks included, and"""
     kv_sinks: int | None = None
-    """how many of them are its first; None: as the server says. core.retention has the rules."""
+    """What of its context stays in KV memory, by the rules of core.retention; none of them: the server's."""
+    cache_pin: bool = False
+    """The full blocks of its prompt are to stay cached when it has ended."""
 
 
 class GenerateRequest(Message, frozen=True):
@@ -161,6 +161,10 @@ class Wake(Message, frozen=True):
     """To schedule from itself, control lane: the time has come that its scheduler asked to be woken at."""
 
 
+class ClearPins(Message, frozen=True):
+    """To schedule from the admin port, control lane: nothing is pinned any more."""
+
+
 class DeviceReady(Message, frozen=True):
     """execute -> schedule, control lane, once at start: what the device can hold."""
 
@@ -197,7 +201,6 @@ class Completion(Message, frozen=True):
     num_cached_tokens: int = 0
     """Of the prompt, that were not computed."""
     num_dropped_tokens: int = 0
-    """Whose KV was given up while it went on (Terms.kv_eviction)."""
 
 
 class ClientSink(Protocol):
@@ -240,22 +243,20 @@ class Admitted(Message, frozen=True):
     sampling: SamplingParams
     request_id: int
     num_dropped: int = 0
-    """Tokens of it whose blocks have been dropped before; its table is without them."""
+    """Tokens of it whose blocks are not in its table any more."""
     sinks: int = 0
-    """Its queries see only the first so many entries of its context, and"""
     window: int = 0
-    """the last so many; 0: all."""
+    """See gpu.api.StepInputs.windows."""
     is_weighed: bool = False
     """How much each of its blocks is attended to is added up, for `questions` to come."""
 
 
 class VictimQuestion(Message, frozen=True):
-    """Which blocks of a row's context were attended to least, so far and in this step."""
+    """Which of the columns first_col ... end_col - 1 of a row's table were attended to least so far?"""
 
     row: int
     num_victims: int
     first_col: int
-    """Of the columns first_col ... end_col - 1 of its table."""
     end_col: int
 
 
@@ -364,7 +365,7 @@ class SequenceTimes(Message, frozen=True):
     worker: int = 0
     """Whose totals in elapsed_ns those are."""
     num_dropped_tokens: int = 0
-    """Tokens of this request whose blocks were dropped so far, each time they were."""
+    """Of this request's context, so far."""
 
 
 class TokenBatch(Message, frozen=True):

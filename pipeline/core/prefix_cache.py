@@ -12,6 +12,7 @@ the very chain it was computed in. Tenant, salt and token ids are compared too: 
 
 from typing import Protocol
 
+from pipeline.core.kv_events import KvEvents
 from pipeline.core.prefix import Link, PrefixHash
 from pipeline.core.sequence import Sequence
 
@@ -60,14 +61,19 @@ class NoSharing:
 
 
 class PrefixCache:
-    """Costs nothing per token: one hash (1 to 2 us) for each block that is looked for or filled."""
+    """Costs nothing per token: one hash (1 to 2 us) for each block that is looked for or filled.
 
-    def __init__(self, prefix_hash: PrefixHash) -> None:
+    Args:
+        events: is told of each block that holds something from now on, or no longer.
+    """
+
+    def __init__(self, prefix_hash: PrefixHash, events: KvEvents | None = None) -> None:
         self.num_queried_tokens = 0
         """Prompt tokens of sequences that were admitted for the first time, and"""
         self.num_hit_tokens = 0
         """how many of them were not computed."""
         self.num_forgotten = 0
+        self._events = events
         self._hash = prefix_hash
         self._block_size = prefix_hash.block_size
         self._blocks: dict[bytes, int] = {}
@@ -112,11 +118,16 @@ class PrefixCache:
             block = blocks[prefix.num_stored]
             self._blocks[link.key], self._links[block] = block, link
             prefix.num_stored += 1
+            if self._events is not None:
+                self._events.stored(link)
         return blocks[first : prefix.num_stored]
 
     def forget(self, block: int) -> None:
-        del self._blocks[self._links.pop(block).key]
+        link = self._links.pop(block)
+        del self._blocks[link.key]
         self.num_forgotten += 1
+        if self._events is not None:
+            self._events.removed(link)
 
     def gauges(self) -> dict[str, float]:
         return {

@@ -3,8 +3,10 @@
 from collections import Counter
 from collections.abc import Collection, Iterable
 
+from pipeline.core.allocation import ALLOCATIONS, Allocation
 from pipeline.core.block_pool import BlockPool, blocks_for
 from pipeline.core.flights import Flights
+from pipeline.core.pins import Pins
 from pipeline.core.prefix_cache import SharedPrefixes
 from pipeline.core.sequence import NOT_TOLD, Sequence
 from pipeline.messages import DeviceReady
@@ -17,10 +19,19 @@ class Residents:
     `prefix.num_stored` may be held by others as well, and are never written to; the others are its own.
     """
 
-    def __init__(self, device: DeviceReady, prefixes: SharedPrefixes, num_workers: int = 1) -> None:
+    def __init__(
+        self,
+        device: DeviceReady,
+        prefixes: SharedPrefixes,
+        num_workers: int = 1,
+        allocation: Allocation = ALLOCATIONS["paged"],
+        max_pinned_blocks: int = 0,
+    ) -> None:
         self.flights = Flights(num_workers)
         self.prefixes = prefixes
-        self.pool = BlockPool(device.num_blocks, prefixes.forget)
+        self.allocation = allocation
+        self.pins = Pins(max_pinned_blocks) if max_pinned_blocks else None
+        self.pool: BlockPool = allocation.new_pool(device.num_blocks, prefixes.forget, self.pins)
         self.running: dict[int, Sequence] = {}
         """By request id, oldest admission first."""
         self.num_dropping = 0
@@ -46,20 +57,16 @@ class Residents:
         return self.pool.num_saved * self._block_size
 
     def num_needed(self, sequence: Sequence) -> int:
-        """Blocks without which it should not enter: enough for all tokens it has, or all it ever holds.
-
-        For one that was preempted also a block for each sequence here to grow by, so that its return is not
-        the next preemption's cause; alone, it always fits.
-        """
-        reserve = len(self.running) if sequence.epoch else 0
-        return self._num_first(sequence) + reserve + self.num_owed
+        """Blocks without which it should not enter: its first ones, at once, and some to spare."""
+        num_spare = self.allocation.num_spare(sequence, len(self.running))
+        return self._num_first(sequence) + num_spare + self.num_owed
 
     def fits(self, sequence: Sequence) -> bool:
         """Whether what it wants is free, or held by others and to be shared."""
         if not self._slots:
             return False
-        num_missing = self.num_needed(sequence) - self.pool.num_free
-        return num_missing <= 0 or num_missing <= self.pool.num_held(self.prefixes.find(sequence))
+        num_needed, pool = self.num_needed(sequence), self.pool
+        return pool.fits(num_needed) or pool.fits(num_needed - pool.num_held(self.prefixes.find(sequence)))
 
     def enter(self, sequence: Sequence) -> None:
         """Give it a slot and its first blocks; it must fit. What is shared counts as computed."""
@@ -142,9 +149,12 @@ class Residents:
 
     def leave(self, sequence: Sequence) -> None:
         """Take slot and blocks back; the blocks are free now, or when no step in flight may write them. The
-        full ones stay cached.
+        full ones stay cached, and those of a prompt pinned where that was asked for.
         """
         self.store(sequence)
+        if self.pins is not None and sequence.terms.cache_pin:
+            num_full = sequence.num_prompt_tokens // self._block_size
+            self.pins.pin(sequence.blocks[: min(num_full, sequence.prefix.num_stored)])
         del self.running[sequence.request_id]
         self.num_dropping -= sequence.retention.drops
         self.num_kv_tokens -= sequence.num_entries
@@ -154,13 +164,13 @@ class Residents:
         sequence.slot, sequence.blocks = -1, []
         sequence.num_dropped, sequence.is_asking = 0, False
 
-    def _num_first(self, sequence: Sequence) -> int:
-        """Blocks that it enters with."""
-        return min(blocks_for(len(sequence.token_ids), self._block_size), sequence.retention.max_blocks)
-
     def _give_back(self, sequence: Sequence, blocks: list[int]) -> None:
         if not self.flights.rest(sequence.worker, blocks):
             self.pool.give_back(blocks)
+
+    def _num_first(self, sequence: Sequence) -> int:
+        """Blocks that it enters with."""
+        return min(self.allocation.num_first(sequence, self._block_size), sequence.retention.max_blocks)
 
 
 class Room:
@@ -171,18 +181,20 @@ class Room:
         self._pool = residents.pool
         self._found = frozenset(found)
         self._num_needed = residents.num_needed(waiting) - self._pool.num_held(found)
-        self._num_free, self._num_slots = self._pool.num_free, residents.num_free_slots
+        self._num_slots = residents.num_free_slots
         self._left: Counter[int] = Counter()
+        self._freed: list[int] = []
 
     @property
     def is_enough(self) -> bool:
-        return self._num_slots > 0 and self._num_free >= self._num_needed
+        return self._num_slots > 0 and self._pool.fits(self._num_needed, self._freed)
 
     def leave(self, sequence: Sequence) -> None:
         """A block becomes free when its last holder leaves; one that `waiting` shares is no gain."""
         self._num_slots += 1
         self._left.update(sequence.blocks)
-        self._num_free += sum(
-            self._left[block] == self._pool.num_holders(block) and block not in self._found
+        self._freed += [
+            block
             for block in sequence.blocks
-        )
+            if self._left[block] == self._pool.num_holders(block) and block not in self._found
+        ]

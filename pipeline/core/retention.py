@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
 from pipeline.core.block_pool import blocks_for
-from pipeline.errors import RequestError
+from pipeline.errors import ConfigError, RequestError
 from pipeline.messages import DeviceReady, Terms
 
 KvEviction = Literal["none", "sink_window", "heavy_hitter"]
@@ -149,6 +149,13 @@ class Retentions:
     def __init__(self, device: DeviceReady, kind: KvEviction, budget: int, sinks: int) -> None:
         self._device = device
         self._default = Terms(kv_eviction=kind, kv_budget=budget, kv_sinks=sinks)
+
+    def check(self) -> None:
+        """Whether requests that do not say can run on this device. Raises ConfigError."""
+        try:
+            self.of(Terms(), sys.maxsize)
+        except RequestError as error:
+            raise ConfigError(f"stages.schedule.options: {error.message}") from error
 
     def of(self, terms: Terms, max_kv_tokens: int) -> Retention:
         """For a request that comes to hold so many tokens if it drops none. Raises RequestError."""

@@ -10,6 +10,7 @@ finds no block to grow, another (or it itself) is preempted. Since a request tha
 and preemptions are bounded, every sequence ends.
 """
 
+from pipeline.core.allocation import ALLOCATIONS, AllocationName
 from pipeline.core.arrived import ArrivedIds
 from pipeline.core.block_pool import BlockPool
 from pipeline.core.flights import Flight
@@ -44,6 +45,8 @@ class Scheduler:
         policies: not shared with another scheduler.
         roles: of each device worker.
         prefixes: likewise; None: every sequence computes all its tokens.
+        allocation: of blocks; ranges that are contiguous are not shared, so not with `prefixes`.
+        max_pinned_blocks: that requests may keep cached (core.pins); 0: who asks for it is refused.
     """
 
     def __init__(
@@ -53,12 +56,14 @@ class Scheduler:
         policies: Policies,
         roles: tuple[Role, ...] = (Role.BOTH,),
         prefixes: SharedPrefixes | None = None,
+        allocation: AllocationName = "paged",
+        max_pinned_blocks: int = 0,
     ) -> None:
         self.device = device
         self.roles = roles
         self.policies = policies
         prefixes = NoSharing() if prefixes is None else prefixes
-        self.residents = Residents(device, prefixes, len(roles))
+        self.residents = Residents(device, prefixes, len(roles), ALLOCATIONS[allocation], max_pinned_blocks)
         self._flights = self.residents.flights
         self.waiting = Waiting(policies)
         self.num_steps = 0
@@ -138,8 +143,7 @@ class Scheduler:
             self._outcome.end(sequence, NO_TOKEN, FinishReason.CANCELLED)
             return None
         try:
-            sequence.retention = self.policies.retentions.of(sequence.terms, sequence.max_kv_tokens)
-            self._check_fits(sequence)
+            self._check(sequence)
         except RequestError as error:
             return Rejected.of(request.request_id, error)
         self._live[request.request_id] = sequence
@@ -147,7 +151,22 @@ class Scheduler:
         self.waiting.push(sequence)
         return None
 
-    def _check_fits(self, sequence: Sequence) -> None:
+    def _check(self, sequence: Sequence) -> None:
+        """Raises RequestError if it can never run."""
+        if sequence.terms.cache_pin and self.residents.pins is None:
+            raise RequestError(
+                "This server pins nothing: stages.schedule.options.max_pinned_blocks is 0.",
+                param="cache_pin",
+                code="pinning_off",
+            )
+        sequence.retention = self.policies.retentions.of(sequence.terms, sequence.max_kv_tokens)
+        if sequence.retention.drops and not self.residents.allocation.is_by_block:
+            raise RequestError(
+                "This server keeps each context in one range, and drops nothing of it "
+                '(stages.schedule.options.allocation is "contiguous").',
+                param="kv_eviction",
+                code="kv_eviction_off",
+            )
         capacity = self.device.num_blocks * self.device.block_size
         if not sequence.retention.drops and sequence.max_kv_tokens > capacity:
             raise RequestError(

@@ -30,6 +30,8 @@ class Opened(NamedTuple):
     sampler: SamplingOp | None
     """A faster one to take the built-in op's place."""
     kv_dtype: KvDtype
+    grows_by_context: bool = True
+    """Whether the memory that a step needs grows with the contexts of its rows."""
 
 
 def open_model(
@@ -49,8 +51,6 @@ def open_model(
     kv_dtype = _kv_dtype(options, dtype)
     library = _host_library(architecture, options, dtype, device)
     if library is None:
-        if kv_dtype not in ("fp32", "bf16"):
-            raise ConfigError(f'kv_dtype = "{kv_dtype}" is not known to torch yet')
         ops = TorchOps(device, options.block_size, kv_dtype)
         return Opened(family.load(architecture, tensors, ops, dtype, device), ops, None, kv_dtype)
     if is_quantised(kv_dtype):
@@ -61,7 +61,7 @@ def open_model(
     weights, threads = "int8" if is_int8 else "bf16", torch.get_num_threads()
     _log().info("the model runs on the host kernels", isa=library.isa_name, weights=weights, threads=threads)
     model = HostLlama.load(architecture, tensors, library, is_int8, threads)
-    return Opened(model, model, HostSampler(library, threads), kv_dtype)
+    return Opened(model, model, HostSampler(library, threads), kv_dtype, grows_by_context=False)
 
 
 def _kv_dtype(options: RunnerOptions, dtype: torch.dtype) -> KvDtype:

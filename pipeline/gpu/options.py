@@ -28,11 +28,11 @@ class RunnerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Tokens a step, prefill and decode together."""
     max_model_len: Count | None = None
     """Longest sequence; None is the model's own limit."""
-    kv_memory: str | Count = "auto"
-    """Bytes, a size such as "8GiB", or auto: sizing.AUTO_FRACTION of what is free; never more than all
-    slots at full length can use."""
+    kv_memory: str | Count | Annotated[float, Meta(gt=0, lt=1)] = "auto"
+    """Bytes, a size such as "8GiB", a fraction of what is left beside weights and the largest step, or auto,
+    which is sizing.AUTO_FRACTION of that; never more than all slots at full length can use."""
     num_blocks: Count | None = None
-    """KV blocks; set, it wins over kv_memory."""
+    """KV blocks; set, it wins over kv_memory, and no step is measured."""
     host_kv_memory: str | Annotated[int, Meta(ge=0)] = 0
     """Bytes, or a size, of host memory for the KV of preempted sequences; 0: they are computed again."""
     num_threads: Count | None = None

@@ -16,13 +16,15 @@ from pipeline.errors import ConfigError
 from pipeline.gpu.api import LayerKv, Model
 from pipeline.gpu.backends import open_model
 from pipeline.gpu.evidence import Evidence, find_evidence
+from pipeline.gpu.free_memory import free_host_bytes
 from pipeline.gpu.host_kv import HostKv
 from pipeline.gpu.inputs import SlotTable
 from pipeline.gpu.kv_cache import log_size, new_kv_cache
 from pipeline.gpu.kv_dtype import block_bytes, token_bytes
 from pipeline.gpu.options import RunnerOptions
+from pipeline.gpu.rehearsal import Rehearsal, Shape, measure_blocks
 from pipeline.gpu.sampling import SamplingOp
-from pipeline.gpu.sizing import auto_budget, count_blocks, count_host_blocks, memory_budget
+from pipeline.gpu.sizing import check_kv_memory, count_host_blocks
 from pipeline.gpu.weights import load_tensors
 from pipeline.messages import DeviceReady, StepHandle, StepPlan
 
@@ -119,10 +121,15 @@ def load_runner(
     options: RunnerOptions,
     sampling_op: Callable[[], SamplingOp] = SamplingOp,
     clock: Clock = time.perf_counter_ns,
+    num_workers: int = 1,
 ) -> Runner:
-    """Read the card's weights onto the device; seconds. Raises ModelError or ConfigError."""
-    evidence = find_evidence(card)
-    return build_runner(card.architecture, load_tensors(card), options, sampling_op, clock, evidence)
+    """Read the card's weights onto the device; seconds. Raises ModelError or ConfigError.
+
+    Args:
+        num_workers: it and its forks, whose steps run at the same time.
+    """
+    tensors, evidence = load_tensors(card), find_evidence(card)
+    return build_runner(card.architecture, tensors, options, sampling_op, clock, evidence, num_workers)
 
 
 @torch.inference_mode()
@@ -133,49 +140,61 @@ def build_runner(
     sampling_op: Callable[[], SamplingOp] = SamplingOp,
     clock: Clock = time.perf_counter_ns,
     evidence: Evidence | None = None,
+    num_workers: int = 1,
 ) -> Runner:
     """As load_runner, with the weights given, under their Hugging Face names."""
     max_model_len = _max_model_len(architecture, options)
     device = _device(options)
-    kv_budget = memory_budget(options.kv_memory)
+    check_kv_memory(options.kv_memory)
     if options.num_threads is not None:
         torch.set_num_threads(options.num_threads)
     dtype = torch.float32 if options.dtype == "float32" else torch.bfloat16
-    model, layout, sampler, kv_dtype = open_model(architecture, tensors, options, dtype, device, evidence)
+    opened = open_model(architecture, tensors, options, dtype, device, evidence)
 
     def new_op() -> SamplingOp:
         op = sampling_op()
         is_built_in = type(op) is SamplingOp  # a subclass filters in its own way
-        return sampler if sampler is not None and is_built_in else op
+        return opened.sampler if opened.sampler is not None and is_built_in else op
 
     max_blocks = -(-max_model_len // options.block_size)
-    bytes_a_block = block_bytes(architecture, options.block_size, kv_dtype)
-    num_blocks = options.num_blocks or count_blocks(
-        auto_budget(device) if kv_budget is None else kv_budget,
-        bytes_a_block,
-        options.max_num_seqs * max_blocks,
-    )
-    log_size(num_blocks, options.block_size, token_bytes(architecture, kv_dtype), kv_dtype)
-    num_host_blocks = count_host_blocks(options.host_kv_memory, bytes_a_block)
-    kv_cache = new_kv_cache(architecture, layout, num_blocks, options.block_size, device)
-    host_kv = HostKv(kv_cache, layout.kv_block_dim, num_host_blocks)
-    return Runner(
-        model,
-        kv_cache,
-        host_kv,
-        lambda: SlotTable(options.max_num_seqs, max_blocks, options.block_size, device),
-        new_op,
-        DeviceReady(
-            num_blocks,
-            options.block_size,
-            options.max_num_seqs,
-            options.max_num_batched_tokens,
-            device.type,
-            num_host_blocks,
-            host_kv.measure_sync(clock),
-        ),
-        clock,
-    )
+    bytes_a_block = block_bytes(architecture, options.block_size, opened.kv_dtype)
+
+    def new_cache(num_blocks: int) -> list[LayerKv]:
+        return new_kv_cache(architecture, opened.layout, num_blocks, options.block_size, device)
+
+    def runner_over(kv_cache: list[LayerKv], num_blocks: int, num_host_blocks: int = 0) -> Runner:
+        host_kv = HostKv(kv_cache, opened.layout.kv_block_dim, num_host_blocks)
+        return Runner(
+            opened.model,
+            kv_cache,
+            host_kv,
+            lambda: SlotTable(options.max_num_seqs, max_blocks, options.block_size, device),
+            new_op,
+            DeviceReady(
+                num_blocks,
+                options.block_size,
+                options.max_num_seqs,
+                options.max_num_batched_tokens,
+                device.type,
+                num_host_blocks,
+                host_kv.measure_sync(clock),
+            ),
+            clock,
+        )
+
+    def step_bytes(num_blocks: int) -> int:
+        shape = Shape(options.max_num_seqs, options.max_num_batched_tokens, max_model_len, options.block_size)
+        rehearsal = Rehearsal(shape, num_blocks * options.block_size, opened.grows_by_context)
+        kv_cache = new_cache(rehearsal.num_blocks)
+        for kv in kv_cache:  # memory counts from its first use on, and is not to count as the step's
+            kv.k.zero_()
+            kv.v.zero_()
+        return num_workers * rehearsal.step_bytes(runner_over(kv_cache, rehearsal.num_blocks).launch, device)
+
+    num_blocks = measure_blocks(options, device, bytes_a_block, options.max_num_seqs * max_blocks, step_bytes)
+    log_size(num_blocks, options.block_size, token_bytes(architecture, opened.kv_dtype), opened.kv_dtype)
+    num_host_blocks = count_host_blocks(options.host_kv_memory, bytes_a_block, free_host_bytes())
+    return runner_over(new_cache(num_blocks), num_blocks, num_host_blocks)
 
 
 def _max_model_len(architecture: Architecture, options: RunnerOptions) -> int:

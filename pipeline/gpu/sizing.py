@@ -1,35 +1,107 @@
-"""How many KV blocks the device holds."""
+"""How many KV blocks there will be: arithmetic over what is free. Without torch, so that it can be planned.
+
+What the largest step needs beside the cache is measured (gpu.rehearsal) and left free; the rest is divided.
+"""
 
 import re
-from pathlib import Path
-
-import torch
+from typing import NamedTuple
 
 from pipeline.errors import ConfigError, ModelError
 
 AUTO_FRACTION = {"cuda": 0.8, "cpu": 0.125}
-"""Of the memory free once the weights are loaded: a GPU is the server's own, a computer's memory is not."""
+"""Of what is left beside weights and the largest step: a GPU is the server's own, a computer's memory is
+not."""
 
 _UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 
-def memory_budget(kv_memory: int | str) -> int | None:
-    """kv_memory, a number or "8GiB", "512 MiB", "1.5GB", in bytes; None is auto. Raises ConfigError."""
-    return None if kv_memory == "auto" else _bytes("kv_memory", kv_memory, 'give "auto", bytes')
+class Free(NamedTuple):
+    """Memory, once the weights are loaded and before there is a cache."""
+
+    num_bytes: int | None
+    """None: this system does not say."""
+    step_bytes: int = 0
+    """What the largest step needs of it."""
+
+    @property
+    def left_bytes(self) -> int | None:
+        return None if self.num_bytes is None else max(0, self.num_bytes - self.step_bytes)
 
 
-def count_host_blocks(host_kv_memory: int | str, block_bytes: int) -> int:
+def check_kv_memory(kv_memory: int | float | str) -> None:
+    """Raises ConfigError for what is neither "auto", nor a fraction, nor a size; before weights are read."""
+    if isinstance(kv_memory, str) and kv_memory != "auto":
+        _bytes("kv_memory", kv_memory, 'give "auto", a fraction such as 0.5, bytes')
+
+
+def count_blocks(
+    kv_memory: int | float | str, free: Free, device_type: str, block_bytes: int, useful_blocks: int
+) -> int:
+    """Blocks that `kv_memory` comes to, at most `useful_blocks` (all slots at full length).
+
+    Args:
+        kv_memory: bytes; a size such as "8GiB", "512 MiB" or "1.5GB"; a fraction of what is left; "auto".
+
+    Raises:
+        ConfigError: it is more than there is, or this system does not say how much there is.
+        ModelError: not one block fits.
+    """
+    if kv_memory == "auto" or isinstance(kv_memory, float):
+        return _share(kv_memory, free, device_type, block_bytes, useful_blocks)
+    budget = _bytes("kv_memory", kv_memory, "give bytes")
+    num_blocks = min(budget // block_bytes, useful_blocks)
+    if num_blocks < 1:
+        raise ModelError(
+            f"no memory for the KV cache: one block takes {block_bytes:,} bytes, and it may have {budget:,}; "
+            "raise kv_memory or lower block_size"
+        )
+    check_fits(f"kv_memory = {_shown(kv_memory)}", num_blocks * block_bytes, free)
+    return num_blocks
+
+
+def check_fits(setting: str, num_bytes: int, free: Free) -> None:
+    """Raises ConfigError if a cache of `num_bytes`, which `setting` asks for, is more than is left."""
+    left = free.left_bytes
+    if left is not None and num_bytes > left:
+        raise ConfigError(
+            f"{setting} asks for {num_bytes:,} bytes of KV cache, but {left:,} are left: {free.num_bytes:,} "
+            f"are free beside the weights, and the largest step needs {free.step_bytes:,} "
+            "(max_num_batched_tokens, max_num_seqs)"
+        )
+
+
+def count_host_blocks(host_kv_memory: int | str, block_bytes: int, free_bytes: int | None) -> int:
     """Blocks that host_kv_memory holds. Raises ConfigError if it is no size, or more than there is."""
     budget = _bytes("host_kv_memory", host_kv_memory, "give bytes, 0 for none")
-    if budget and budget > (free := available_bytes(torch.device("cpu"))):
-        raise ConfigError(f"host_kv_memory = {budget:,} bytes is more than is available, which is {free:,}")
+    if free_bytes is not None and budget > free_bytes:
+        raise ConfigError(
+            f"host_kv_memory = {budget:,} bytes is more than is available, which is {free_bytes:,}"
+        )
     return budget // block_bytes
 
 
-def _bytes(name: str, size: int | str, allowed: str) -> int:
-    if isinstance(size, int):
-        return size
+def _share(kv_memory: float | str, free: Free, device_type: str, block_bytes: int, useful_blocks: int) -> int:
+    left = free.left_bytes
+    if left is None:
+        raise ConfigError(
+            'this system does not say how much memory is available: set kv_memory to a size, e.g. "2GiB"'
+        )
+    fraction = AUTO_FRACTION[device_type] if isinstance(kv_memory, str) else kv_memory
+    num_blocks = min(int(left * fraction) // block_bytes, useful_blocks)
+    if num_blocks < 1:
+        raise ModelError(
+            f"no memory for the KV cache: one block takes {block_bytes:,} bytes, and kv_memory = "
+            f"{_shown(kv_memory)} is {fraction:g} of the {left:,} that are left: {free.num_bytes:,} are free "
+            f"beside the weights, and the largest step needs {free.step_bytes:,}; raise kv_memory, or lower "
+            "max_num_batched_tokens, max_num_seqs or block_size"
+        )
+    return num_blocks
+
+
+def _bytes(name: str, size: int | float | str, allowed: str) -> int:
+    if not isinstance(size, str):
+        return int(size)
     match = _SIZE.fullmatch(size)
     if match is None or match[2] not in _UNITS:
         units = ", ".join(unit for unit in _UNITS if unit)
@@ -37,40 +109,5 @@ def _bytes(name: str, size: int | str, allowed: str) -> int:
     return int(float(match[1]) * _UNITS[match[2]])
 
 
-def available_bytes(device: torch.device) -> int:
-    """Bytes free now: on the GPU, or on the CPU MemAvailable (proc(5)) within the cgroup's limit."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    meminfo = Path("/proc/meminfo").read_text()
-    match = re.search(r"^MemAvailable:\s+(\d+) kB$", meminfo, re.MULTILINE)
-    if match is None:
-        raise ConfigError('this system does not say how much memory is available: set kv_memory, e.g. "2GiB"')
-    return min(int(match[1]) * 1024, _cgroup_bytes())
-
-
-def _cgroup_bytes(root: Path = Path("/sys/fs/cgroup")) -> int:
-    try:
-        limit = (root / "memory.max").read_text().strip()
-        used = (root / "memory.current").read_text().strip()
-    except OSError:
-        return 2**63
-    return 2**63 if limit == "max" else max(0, int(limit) - int(used))
-
-
-def auto_budget(device: torch.device) -> int:
-    """Bytes for the KV cache where the configuration names none; ask once the weights are loaded."""
-    return int(available_bytes(device) * AUTO_FRACTION[device.type])
-
-
-def count_blocks(budget: int, block_bytes: int, useful_blocks: int) -> int:
-    """Blocks that `budget` bytes hold, at most `useful_blocks` (all slots at full length).
-
-    Raises ModelError where not one fits.
-    """
-    num_blocks = min(budget // block_bytes, useful_blocks)
-    if num_blocks < 1:
-        raise ModelError(
-            f"no memory for the KV cache: one block takes {block_bytes:,} bytes, and it may have {budget:,}; "
-            "raise kv_memory or lower block_size"
-        )
-    return num_blocks
+def _shown(value: float | str) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(value)

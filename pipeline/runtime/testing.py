@@ -185,7 +185,7 @@ class CheckingRunner(FakeRunner):
         return written
 
     def _read(self, plan: StepPlan, row: int) -> int:
-        """All that is left of its context: each must follow from what it could see. The last one's history."""
+        """What is left of its context: each must follow from what it could see. The last one's history."""
         slot, start = plan.slots[row], plan.num_computed[row]
         context, before = self._contexts[slot], self._histories[slot]
         prompt = self._prompts[plan.request_ids[row]] if self._prompts is not None else ()

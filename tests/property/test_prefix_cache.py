@@ -16,7 +16,8 @@ from pipeline.core.prefix import PrefixHash
 from pipeline.core.prefix_cache import PrefixCache, SharedPrefixes
 from pipeline.core.sequence import Sequence
 from pipeline.messages import FinishReason, StepPlan, Terms
-from tests.property.test_scheduler import BLOCK, SchedulerMachine, split
+from tests.property.asked import BLOCK
+from tests.property.test_scheduler import SchedulerMachine, split
 
 SECRET = bytes(range(32))
 

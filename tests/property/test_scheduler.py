@@ -14,7 +14,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from pipeline.core.policies import SchedulingOptions, make_policies
+from pipeline.core.allocation import AllocationName
+from pipeline.core.policies import make_policies
 from pipeline.core.policies.eviction import Swap
 from pipeline.core.prefix_cache import NoSharing, SharedPrefixes
 from pipeline.core.roles import SEPARATIONS, Role
@@ -31,52 +32,9 @@ from pipeline.messages import (
     TokenizedRequest,
 )
 from pipeline.runtime.testing import CheckingRunner, fake_token
+from tests.property.asked import BLOCK, DROPPING, TERMS, options
 
-BLOCK = 4
 CREDITS = 2
-
-TERMS = st.builds(
-    Terms,
-    tenant=st.sampled_from(["", "gold", "silver"]),
-    priority=st.integers(0, 2),
-    ttft_target_ms=st.sampled_from([None, 1e-4, 1.0]),
-    tpot_target_ms=st.sampled_from([None, 1e-5, 1.0]),
-    patience_ms=st.sampled_from([None, None, 1e-3]),
-)
-"""A tick is 7 ns, so these are some dozens of ticks, or far more than a run has."""
-DROPPING = st.builds(
-    Terms,
-    tenant=st.sampled_from(["", "gold"]),
-    priority=st.integers(0, 2),
-    kv_eviction=st.sampled_from(["sink_window", "heavy_hitter", "heavy_hitter"]),
-    kv_budget=st.sampled_from([8, 9, 12, 16, 23]),
-    kv_sinks=st.sampled_from([0, 0, 1, 4, 7]),
-)
-
-
-def options(policy: str) -> st.SearchStrategy[SchedulingOptions]:
-    """A policy with everything else that may be chosen beside it."""
-    return st.builds(
-        SchedulingOptions,
-        policy=st.just(policy),
-        priority_ageing_s=st.sampled_from([1e-8, 1e-6]),
-        sjf_tokens_per_s=st.sampled_from([1e6, 1e9]),
-        fair_weights=st.sampled_from([None, {"gold": 3.0}]),
-        ttft_target_ms=st.sampled_from([1e-4, 1.0]),
-        late=st.sampled_from(["last", "shed"]),
-        batching=st.sampled_from(["continuous", "continuous", "static"]),
-        pad_to=st.sampled_from([0, 30]),
-        gather_ms=st.sampled_from([0.0, 5e-5]),
-        itl_target_ms=st.sampled_from([None, 1e-5, 1.0]),
-        min_prefill_tokens=st.integers(1, 8),
-        max_bypasses=st.integers(0, 3),
-        bypass_ms=st.sampled_from([0.0, 1e-3, 1.0]),
-        max_preemptions=st.integers(0, 3),
-        max_wait_ms=st.sampled_from([None, None, 2e-3]),
-        kv_eviction=st.sampled_from(["none", "none", "none", "sink_window", "heavy_hitter"]),
-        kv_budget=st.just(2 * BLOCK),
-        kv_sinks=st.just(0),
-    )
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -84,6 +42,8 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     policy: str
     roles: tuple[Role, ...] = (Role.BOTH,)
+    allocation: AllocationName = "paged"
+    max_pinned_blocks = 0
 
     @initialize(
         data=st.data(),
@@ -111,7 +71,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             block_copy_ns=block_copy_ns,
         )
         policies = make_policies(data.draw(options(self.policy)), device)
-        self.scheduler = Scheduler(device, (40,), policies, self.roles, self.new_prefixes(data))
+        prefixes = self.new_prefixes(data)
+        parts = (self.roles, prefixes, self.allocation, self.max_pinned_blocks)
+        self.scheduler = Scheduler(device, (40,), policies, *parts)
         self.asked: dict[int, list[int]] = {}
         runner = CheckingRunner(device, self.asked)
         self.runners = [runner, *(runner.fork() for _ in self.roles[1:])]
@@ -383,6 +345,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             capacity = device.num_blocks * device.block_size
             if rejected.code == "kv_capacity_exceeded":
                 assert needs > capacity and str(needs) in rejected.message
+            elif rejected.code == "kv_eviction_off":
+                assert self.allocation == "contiguous"
             else:
                 sinks, budget = -(-(terms.kv_sinks or 0) // BLOCK), -(-(terms.kv_budget or 0) // BLOCK)
                 assert rejected.param == "kv_budget" and terms.kv_eviction

@@ -4,7 +4,6 @@ An order of your own: `policy = "package.module:Name"` names a class (or functio
 Name(parts) and returns an Order. A predictor of your own: `length_predictor`, likewise.
 """
 
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,8 +23,8 @@ from pipeline.core.policies.prefill_budget import FixedBudget, ItlBudget
 from pipeline.core.policies.shedding import Limit, Shedding, patience
 from pipeline.core.retention import Retentions
 from pipeline.core.step_cost import StepCost
-from pipeline.errors import ConfigError, RequestError
-from pipeline.messages import DeviceReady, Terms
+from pipeline.errors import ConfigError
+from pipeline.messages import DeviceReady
 
 KEY = "stages.schedule.options"
 
@@ -97,7 +96,7 @@ def make_policies(options: SchedulingOptions, device: DeviceReady) -> Policies:
         bypass=Bypass(options.max_bypasses, _ns(options.bypass_ms)),
         preemption=Preemption(order, options.max_preemptions),
         eviction=eviction,
-        retentions=_retentions(options, device),
+        retentions=Retentions(device, options.kv_eviction, options.kv_budget, options.kv_sinks),
         shedding=Shedding(_limits(options, order)),
         lengths=JudgedLengths(predictor),
         cost=parts.asked_cost,
@@ -128,15 +127,6 @@ def _budget(parts: Parts) -> PrefillBudget:
     if options.itl_target_ms is None:
         return FixedBudget()
     return ItlBudget(parts.cost, _ns(options.itl_target_ms), options.min_prefill_tokens)
-
-
-def _retentions(options: SchedulingOptions, device: DeviceReady) -> Retentions:
-    retentions = Retentions(device, options.kv_eviction, options.kv_budget, options.kv_sinks)
-    try:
-        retentions.of(Terms(), sys.maxsize)
-    except RequestError as error:
-        raise ConfigError(f"{KEY}.{error.param}: {error.message}") from error
-    return retentions
 
 
 def _limits(options: SchedulingOptions, order: Order) -> list[Limit]:

@@ -20,15 +20,16 @@ _TENANT_CHARS = 16
 
 def parse_terms(fields: Fields) -> Terms:
     """The fields `priority`, `ttft_target_ms`, `tpot_target_ms`, `patience_ms`, `user`, `cache_salt`,
-    `kv_eviction`, `kv_budget` and `kv_sinks`.
+    `cache_pin`, `kv_eviction`, `kv_budget` and `kv_sinks`.
     """
     return Terms(
-        tenant=_tenant("user", _short_text(fields, "user", MAX_USER_CHARS)),
+        tenant=tenant_of_user(_short_text(fields, "user", MAX_USER_CHARS)),
         priority=fields.integer("priority", -MAX_PRIORITY, MAX_PRIORITY) or 0,
         ttft_target_ms=_milliseconds(fields, "ttft_target_ms"),
         tpot_target_ms=_milliseconds(fields, "tpot_target_ms"),
         patience_ms=_milliseconds(fields, "patience_ms"),
         cache_salt=_short_text(fields, "cache_salt", MAX_SALT_CHARS),
+        cache_pin=fields.flag("cache_pin"),
         kv_eviction=_kv_eviction(fields),
         kv_budget=fields.integer("kv_budget", 1, MAX_KV_TOKENS),
         kv_sinks=fields.integer("kv_sinks", 0, MAX_KV_TOKENS),
@@ -42,6 +43,11 @@ def tenant_of_key(authorization: str | None) -> str:
     """
     scheme, _, key = (authorization or "").partition(" ")
     return _tenant("key", key.strip()) if scheme.lower() == "bearer" else ""
+
+
+def tenant_of_user(user: str) -> str:
+    """The tenant that the field `user` stands for; empty without one."""
+    return _tenant("user", user)
 
 
 def _tenant(kind: str, name: str) -> str:

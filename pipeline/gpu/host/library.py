@@ -8,14 +8,18 @@ from ctypes import POINTER, Structure, c_char_p, c_float, c_int32, c_int64, c_vo
 from pathlib import Path
 
 from pipeline.gpu.host.build import Build, HostUnavailable, compile_library, provide_library
+from pipeline.gpu.kv_dtype import KvDtype
+
+CODES: dict[KvDtype, int] = {"bf16": 0, "int8": 1, "fp8": 2, "int4": 3}
+"""KvShape.code."""
 
 
 class KvShape(Structure):
-    _fields_ = (("num_kv_heads", c_int32), ("head_dim", c_int32), ("block_size", c_int32))
+    _fields_ = (("num_kv_heads", c_int32), ("head_dim", c_int32), ("block_size", c_int32), ("code", c_int32))
 
 
 class Heads(Structure):
-    _fields_ = (("kv", KvShape), ("num_heads", c_int32), ("scale", c_float))
+    _fields_ = (("kv", KvShape), ("num_heads", c_int32), ("scale", c_float), ("soft_cap", c_float))
 
 
 class Linear(Structure):
@@ -51,6 +55,7 @@ class Layer(Structure):
         ("output", Linear),
         ("gate_up", Linear),
         ("down", Linear),
+        ("window", c_int32),
     )
 
 
@@ -80,6 +85,9 @@ class Batch(Structure):
         ("query_start", c_void_p),
         ("context_lens", c_void_p),
         ("block_tables", c_void_p),
+        ("sinks", c_void_p),
+        ("windows", c_void_p),
+        ("mass", c_void_p),
     )
 
 
@@ -126,7 +134,7 @@ _FUNCTIONS: dict[str, tuple[object, tuple[object, ...]]] = {
     "sample": (None, (POINTER(SamplingRows), _PTR, _INT)),
     "linear": (None, (POINTER(Linear), POINTER(Rows), _PTR, _INT, _PTR, _INT)),
     "swiglu": (None, (POINTER(Linear), POINTER(Rows), _PTR, _INT, _PTR, _INT)),
-    "attention": (None, (POINTER(Heads), POINTER(Batch), _PTR, _PTR, _PTR, _PTR, _INT)),
+    "attention": (None, (POINTER(Heads), POINTER(Batch), _PTR, _PTR, _PTR, _PTR, _INT, _INT)),
     "rms_norm": (None, (_PTR, _PTR, _INT, _INT, c_float, _PTR)),
     "rope": (None, (_PTR, _INT, _INT, _PTR, _PTR)),
     "write_kv": (None, (POINTER(KvShape), _PTR, _PTR, _PTR, _INT, _PTR, _PTR)),

@@ -93,6 +93,9 @@ class HostLlama:
             query_start=inputs.query_start.data_ptr(),
             context_lens=inputs.context_lens.data_ptr(),
             block_tables=inputs.block_tables.data_ptr(),
+            sinks=_address(inputs.sinks),
+            windows=_address(inputs.windows),
+            mass=_address(inputs.mass),
         )
         return abi.Step(
             num_tokens=num_tokens,
@@ -126,6 +129,10 @@ def check_shape(architecture: Architecture, block_size: int) -> None:
     if architecture.head_dim % STRIP or architecture.head_dim > MAX_HEAD_DIM:
         allowed = f"a multiple of {STRIP} elements up to {MAX_HEAD_DIM}"
         raise HostUnavailable(f"it needs heads of {allowed}, not {architecture.head_dim}")
+
+
+def _address(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
 
 
 def _layer(weights: PackedWeights, i: int) -> abi.Layer:

@@ -155,6 +155,7 @@ def attention(
         pointer(cache.keys),
         pointer(cache.values),
         pointer(out),
+        0,
         threads,
     )
     return out
