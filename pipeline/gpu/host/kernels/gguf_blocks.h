@@ -44,7 +44,7 @@ inline void read_q8_0(const uint8_t* row, int number, Group& group) {
 }
 
 // The product of a block's fp16 scale and a whole number, rounded to fp16: the one thing of the K kinds that
-// is not kept exactly. The error is at most 2^-12 of it (bf16: 2^-9), since products are multiples of 2^-24.
+// is not kept exactly. The error is at most 2^-11 of it (bf16: 2^-8), since products are multiples of 2^-24.
 inline half scaled(const uint8_t* scale, int factor) { return to_half(half_to_float(half_at(scale)) * float(factor)); }
 
 // Scale and minimum of group i of 8: 6 bits each, packed into 12 bytes.
