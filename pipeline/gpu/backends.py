@@ -1,6 +1,6 @@
 """Which code runs the model: the host kernels, or torch. Chosen once, and logged with the reason."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import structlog
@@ -9,6 +9,7 @@ import torch
 from pipeline.checkpoint.card import Architecture
 from pipeline.errors import ConfigError
 from pipeline.gpu.api import KvLayout, Model
+from pipeline.gpu.blocks import Weight
 from pipeline.gpu.evidence import NO_EVIDENCE, SCHEMES, Evidence
 from pipeline.gpu.host.build import Build, HostUnavailable, find_compiler
 from pipeline.gpu.host.library import HostLibrary, load_library
@@ -20,7 +21,7 @@ from pipeline.gpu.models import find_model
 from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.sampling import SamplingOp
 from pipeline.gpu.weight_choice import choose_weights
-from pipeline.gpu.weights import WeightSource, tensors_of
+from pipeline.gpu.weights import as_source, tensors_of
 
 
 class Opened(NamedTuple):
@@ -37,7 +38,7 @@ class Opened(NamedTuple):
 
 def open_model(
     architecture: Architecture,
-    weights: WeightSource,
+    weights: Iterable[tuple[str, Weight]],
     options: RunnerOptions,
     dtype: torch.dtype,
     device: torch.device,
@@ -46,6 +47,7 @@ def open_model(
     """The model with its weights. Raises ModelError or ConfigError.
 
     Args:
+        weights: under their Hugging Face names. What is made of FileWeights is kept on disk.
         evidence: what `weights = "auto"` goes by, by weights; without any it is bf16.
     """
     family = find_model(architecture.family)
@@ -53,9 +55,11 @@ def open_model(
     library = _host_library(architecture, options, dtype, device)
     if library is None:
         ops = TorchOps(device, options.block_size, kv_dtype)
-        return Opened(family.load(architecture, tensors_of(weights), ops, dtype, device), ops, None, kv_dtype)
+        return Opened(
+            family.load(architecture, tensors_of(as_source(weights)), ops, dtype, device), ops, None, kv_dtype
+        )
     choice, threads = choose_weights(options.weights, evidence), torch.get_num_threads()
-    model = HostLlama.load(architecture, weights, library, choice, threads, kv_dtype)
+    model = HostLlama.load(architecture, as_source(weights), library, choice, threads, kv_dtype)
     _log().info(
         "the model runs on the host kernels",
         isa=library.isa_name,

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
-from torch import Tensor
 
 from pipeline.checkpoint.card import Architecture, ModelCard
 from pipeline.errors import ConfigError
 from pipeline.gpu.api import LayerKv, Model
 from pipeline.gpu.backends import open_model
+from pipeline.gpu.blocks import Weight
 from pipeline.gpu.evidence import NO_EVIDENCE, Evidence, find_evidence
 from pipeline.gpu.free_memory import free_host_bytes
 from pipeline.gpu.host_kv import HostKv
@@ -25,7 +25,7 @@ from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.rehearsal import Rehearsal, Shape, measure_blocks
 from pipeline.gpu.sampling import SamplingOp
 from pipeline.gpu.sizing import check_kv_memory, count_host_blocks
-from pipeline.gpu.weights import FileWeights, GivenWeights, WeightSource
+from pipeline.gpu.weights import FileWeights
 from pipeline.messages import DeviceReady, StepHandle, StepPlan
 
 Clock: TypeAlias = Callable[[], int]
@@ -129,12 +129,13 @@ def load_runner(
         num_workers: it and its forks, whose steps run at the same time.
     """
     weights, evidence = FileWeights(card), find_evidence(card)
-    return _build(card.architecture, weights, options, sampling_op, clock, evidence, num_workers)
+    return build_runner(card.architecture, weights, options, sampling_op, clock, evidence, num_workers)
 
 
+@torch.inference_mode()
 def build_runner(
     architecture: Architecture,
-    tensors: Iterable[tuple[str, Tensor]],
+    weights: Iterable[tuple[str, Weight]],
     options: RunnerOptions,
     sampling_op: Callable[[], SamplingOp] = SamplingOp,
     clock: Clock = time.perf_counter_ns,
@@ -142,19 +143,6 @@ def build_runner(
     num_workers: int = 1,
 ) -> Runner:
     """As load_runner, with the weights given, under their Hugging Face names."""
-    return _build(architecture, GivenWeights(tensors), options, sampling_op, clock, evidence, num_workers)
-
-
-@torch.inference_mode()
-def _build(
-    architecture: Architecture,
-    weights: WeightSource,
-    options: RunnerOptions,
-    sampling_op: Callable[[], SamplingOp],
-    clock: Clock,
-    evidence: Mapping[str, Evidence],
-    num_workers: int,
-) -> Runner:
     max_model_len = _max_model_len(architecture, options)
     device = _device(options)
     check_kv_memory(options.kv_memory)

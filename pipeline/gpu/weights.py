@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -37,6 +37,7 @@ _DIRECT = {GGMLQuantizationType.F32: torch.float32, GGMLQuantizationType.F16: to
 _DIRECT[GGMLQuantizationType.BF16] = torch.bfloat16
 
 
+@runtime_checkable
 class WeightSource(Protocol):
     """A model's weights, read when they are iterated over: (Hugging Face name, weight), each once."""
 
@@ -87,19 +88,23 @@ class FileWeights:
                 yield name, weight
 
 
+def as_source(weights: Iterable[tuple[str, Weight]]) -> WeightSource:
+    return weights if isinstance(weights, WeightSource) else GivenWeights(weights)
+
+
 class GivenWeights:
-    """Tensors that the caller has. Implements WeightSource."""
+    """Weights that the caller has. Implements WeightSource."""
 
     identity = None
 
-    def __init__(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        self._tensors = tensors
+    def __init__(self, weights: Iterable[tuple[str, Weight]]) -> None:
+        self._weights = weights
 
     def kinds(self) -> dict[str, GGMLQuantizationType]:
         return {}
 
     def __iter__(self) -> Iterator[tuple[str, Weight]]:
-        return iter(self._tensors)
+        return iter(self._weights)
 
 
 def load_tensors(card: ModelCard) -> Iterator[tuple[str, torch.Tensor]]:
