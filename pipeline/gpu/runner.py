@@ -39,12 +39,16 @@ class FinishedStep:
     begin_ns: int
     end_ns: int
     token_ids: list[int]
+    victims: list[list[int]]
 
     def is_ready(self) -> bool:
         return True
 
     def token_ids_sync(self) -> list[int]:
         return self.token_ids
+
+    def victims_sync(self) -> list[list[int]]:
+        return self.victims
 
 
 class Runner:
@@ -90,7 +94,8 @@ class Runner:
             sampled = self._sampling_op(logits, step.rows)
             self._slots.remember(step.sample_slots, sampled)
             token_ids = sampled.tolist()
-        return FinishedStep(plan, begin_ns, self._clock(), token_ids)
+        victims = self._slots.victims(plan, step.inputs)
+        return FinishedStep(plan, begin_ns, self._clock(), token_ids, victims)
 
     def fork(self) -> "Runner":
         """Another over the same weights and cache, with slots of its own. Call it on the thread it is for."""
