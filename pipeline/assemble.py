@@ -256,7 +256,13 @@ def _check_separation(config: Config, schedule: msgspec.Struct) -> None:
 def _check_sharing(config: Config, schedule: msgspec.Struct) -> None:
     """What does not go with prefix_cache, and what not without it."""
     is_shared, key = getattr(schedule, "prefix_cache", False), "stages.schedule.options"
-    if is_shared and getattr(schedule, "allocation", "paged") == "contiguous":
+    is_contiguous = getattr(schedule, "allocation", "paged") == "contiguous"
+    if is_contiguous and getattr(schedule, "kv_eviction", "none") != "none":
+        raise ConfigError(
+            f'{config.origin}: {key}.allocation = "contiguous": {key}.kv_eviction must be "none", for ranges '
+            "are given back as a whole"
+        )
+    if is_shared and is_contiguous:
         raise ConfigError(
             f'{config.origin}: {key}.allocation = "contiguous": {key}.prefix_cache must be false, for ranges '
             "are not shared"

@@ -15,7 +15,7 @@ from pipeline.checkpoint.card import ModelCard
 from pipeline.checkpoint.model import load_card
 from pipeline.cli import Commands
 from pipeline.errors import ConfigError
-from pipeline.gpu.evidence import INT8_SCHEME, MAX_INCREASE, MIN_TOKENS, Evidence, save_evidence
+from pipeline.gpu.evidence import MAX_INCREASE, MIN_TOKENS, SCHEMES, Evidence, find_evidence, save_evidence
 
 if TYPE_CHECKING:
     from pipeline.gpu.evaluate import Score, Setting
@@ -24,8 +24,9 @@ DESCRIPTION = f"""\
 Read a text with a model in several ways, and compare: the perplexity, and how often they think the same
 token the most likely.
 
-Weights: --weights is compared with --against. The result for int8 is recorded, and weights = "auto" goes by
-it: int8 where {MIN_TOKENS:,} tokens or more have shown an increase of at most {MAX_INCREASE:.0%}.
+Weights: --weights is compared with --against. Results for int4 (a GGUF's own quantised blocks, of 4 bits or
+not) and int8 are recorded, and weights = "auto" goes by them: the first of the two for which {MIN_TOKENS:,}
+tokens or more have shown an increase of at most {MAX_INCREASE:.0%}, else bf16.
 
 KV: each --kv-dtype is compared with the unquantised cache, all with the same --weights.
 
@@ -47,7 +48,9 @@ def register(commands: Commands) -> None:
     parser.add_argument("--model", metavar="REF", help="model reference; by default the one in ./config.toml")
     parser.add_argument("--text", nargs="+", type=Path, required=True, metavar="FILE", help="UTF-8 text")
     parser.add_argument(
-        "--weights", choices=("int8", "bf16", "fp32"), help="default: int8; bf16 where KV is compared"
+        "--weights",
+        choices=("int4", "int8", "bf16", "fp32"),
+        help="default: int8; bf16 where KV is compared",
     )
     parser.add_argument("--against", choices=("fp32", "bf16"), default="fp32", help="default: fp32")
     parser.add_argument("--kv-dtype", nargs="+", choices=("bf16", "int8", "fp8", "int4"), default=[])
@@ -63,7 +66,7 @@ _WINDOW_HELP = f"tokens that a comparison of KV reads in one go ({KV_WINDOW})"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the comparison, and record it if it is of int8 weights."""
+    """Print the comparison, and record it if it is of int4 or int8 weights."""
     logs.configure("warning", "text")
     card = load_card(args.model or configuration.load().model.reference)
     token_ids = _token_ids(card, args.text)[: args.max_tokens]
@@ -94,7 +97,7 @@ def _compare_weights(args: argparse.Namespace, card: ModelCard, token_ids: list[
 
     evidence = evaluate(card, token_ids, args.weights, args.against, _say)
     _print(args, evidence, _table_of_weights(card, evidence, args.weights))
-    if args.weights == "int8":
+    if args.weights in SCHEMES:
         _record(card, evidence)
 
 
@@ -131,12 +134,15 @@ def _table_of_kv(card: ModelCard, scores: "list[Score]") -> Table:
 
 
 def _record(card: ModelCard, evidence: Evidence) -> None:
+    from pipeline.gpu.weight_choice import choose_weights
+
     try:
         path = save_evidence(card, evidence)
     except OSError as error:
         raise ConfigError(f"the record cannot be written: {error}") from error
-    choice = "int8" if evidence.allows_int8 else "bf16"
-    _say(f'weights = "auto" is now {choice} for this model ({INT8_SCHEME}): {path}')
+    choice = choose_weights("auto", find_evidence(card))
+    found = f"{evidence.scheme}: {evidence.increase:+.2%}"
+    _say(f'weights = "auto" is now {choice} for this model ({found}): {path}')
 
 
 def _say(line: str) -> None:

@@ -15,6 +15,9 @@ AllocationName: TypeAlias = Literal["paged", "contiguous"]
 class Allocation(Protocol):
     """What the residents ask."""
 
+    is_by_block: bool
+    """A sequence may take and give back single blocks."""
+
     def new_pool(self, num_blocks: int, forget: Forget, pins: Pins | None) -> BlockPool: ...
 
     def num_first(self, sequence: Sequence, block_size: int) -> int:
@@ -28,6 +31,8 @@ class Allocation(Protocol):
 
 class Paged:
     """Blocks for the tokens there are; one more when it grows past its last."""
+
+    is_by_block = True
 
     def new_pool(self, num_blocks: int, forget: Forget, pins: Pins | None) -> BlockPool:
         return BlockPool(num_blocks, forget, pins)
@@ -46,6 +51,8 @@ class Contiguous:
     """One range for all it can come to hold, prompt and max_tokens, reserved when it enters: what engines did
     before paging. The baseline, for comparisons. Nobody grows, so nobody is preempted for that.
     """
+
+    is_by_block = False
 
     def new_pool(self, num_blocks: int, forget: Forget, pins: Pins | None) -> BlockPool:
         return ContiguousPool(num_blocks)

@@ -87,7 +87,8 @@ class PrefixCache:
         if prefix.found_at != self.num_forgotten:
             prefix.found, prefix.found_at = [], self.num_forgotten
         found = prefix.found
-        for index in range(len(found), (len(sequence.token_ids) - 1) // self._block_size):
+        num_lasting = min(len(sequence.token_ids) - 1, sequence.retention.num_sinks)
+        for index in range(len(found), num_lasting // self._block_size):
             link = self._link(sequence, index)
             block = self._blocks.get(link.key)
             if block is None or self._links[block] != link:

@@ -12,11 +12,11 @@ from torch.nn.functional import cross_entropy
 from pipeline.checkpoint.card import Architecture, ModelCard
 from pipeline.errors import ConfigError
 from pipeline.gpu.backends import open_model
-from pipeline.gpu.evidence import INT8_SCHEME, Evidence
+from pipeline.gpu.evidence import SCHEMES, Evidence
 from pipeline.gpu.kv_dtype import KvDtype, token_bytes
 from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.reader import Reader
-from pipeline.gpu.weights import load_tensors
+from pipeline.gpu.weights import FileWeights
 
 WINDOW = 512
 """Tokens a window, each predicted from those before it; fewer if the model reads fewer."""
@@ -24,7 +24,7 @@ BLOCK_SIZE = 16
 CHUNK = 128
 """Tokens a step: positions whose logits are held at a time."""
 
-Weights: TypeAlias = Literal["fp32", "bf16", "int8"]
+Weights: TypeAlias = Literal["fp32", "bf16", "int8", "int4"]
 """fp32 on torch, the others on the host kernels."""
 Ints: TypeAlias = npt.NDArray[np.int64]
 Progress: TypeAlias = Callable[[str], None]
@@ -33,6 +33,7 @@ _OPTIONS: dict[Weights, RunnerOptions] = {
     "fp32": RunnerOptions(device="cpu", dtype="float32", backend="torch"),
     "bf16": RunnerOptions(device="cpu", backend="host", weights="bf16"),
     "int8": RunnerOptions(device="cpu", backend="host", weights="int8"),
+    "int4": RunnerOptions(device="cpu", backend="host", weights="int4"),
 }
 
 
@@ -116,7 +117,7 @@ def evaluate(
     baseline, found = compare(card, token_ids, [Setting(against), Setting(weights)], WINDOW, progress)
     return Evidence(
         reference=card.reference,
-        scheme=INT8_SCHEME if weights == "int8" else weights,
+        scheme=SCHEMES.get(weights, weights),
         against=against,
         num_tokens=found.num_tokens,
         perplexity=found.perplexity,
@@ -129,8 +130,8 @@ def evaluate(
 def read(card: ModelCard, windows: Ints, setting: Setting, progress: Progress) -> _Reading:
     """Windows [N, W], each from its start."""
     dtype = torch.float32 if setting.weights == "fp32" else torch.bfloat16
-    tensors, size = load_tensors(card), windows.shape[1]
-    opened = open_model(card.architecture, tensors, setting.options, dtype, torch.device("cpu"))
+    weights, size = FileWeights(card), windows.shape[1]
+    opened = open_model(card.architecture, weights, setting.options, dtype, torch.device("cpu"))
     reader = Reader(opened, card.architecture, size, BLOCK_SIZE)
     losses, best = [], []
     for number, window in enumerate(windows):

@@ -15,9 +15,7 @@ from pipeline.core.policies.fair import FairOrder
 from pipeline.core.policies.keyed import KeyedOrder
 from pipeline.core.scheduling import Scheduler
 from pipeline.messages import StepPlan
-
-TOKEN = 1
-"""What every skipped token is."""
+from pipeline.simulate.workload import TOKEN
 
 
 def learns_from_steps(policies: Policies) -> bool:
@@ -31,6 +29,8 @@ def num_alike(scheduler: Scheduler, first: StepPlan, second: StepPlan, now_ns: i
     0 if that cannot be said. When one ends, only the caller knows.
     """
     running = scheduler.residents.running
+    if scheduler.residents.num_dropping:
+        return 0  # each plan drops what it likes
     if not len(first.token_ids) == len(second.token_ids) == len(running) or not running:
         return 0
     if first.request_ids != second.request_ids or first.num_tokens != second.num_tokens:

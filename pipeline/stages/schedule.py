@@ -126,6 +126,7 @@ class Schedule(Stage[Any, ScheduleOptions]):
 
     def _open(self, ready: DeviceReady) -> None:
         policies = make_policies(self.options, ready)
+        policies.retentions.check()
         card, roles = self.ctx.resource(ModelCard), SEPARATIONS[self.options.separation]
         prefixes = self._prefixes(ready, card.name)
         allocation = self.options.allocation
@@ -315,6 +316,7 @@ class Schedule(Stage[Any, ScheduleOptions]):
             "kv_blocks_used": scheduler.pool.num_owned,
             "kv_blocks_cached": scheduler.pool.num_cached,
             "kv_blocks_saved": scheduler.pool.num_saved,
+            "kv_dropped_blocks_total": scheduler.residents.num_dropped_blocks,
             **scheduler.residents.prefixes.gauges(),
             **scheduler.policies.gauges(),
         }

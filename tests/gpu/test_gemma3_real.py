@@ -33,7 +33,7 @@ def card() -> ModelCard:
 
 
 def test_tokens_are_those_of_transformers(card: ModelCard) -> None:
-    """But for markers, and for 32 spaces: it merges those from below, where SentencePiece takes the longest first."""
+    """But for markers, and 32 spaces, which it merges from below where SentencePiece takes the longest."""
     texts = [text for text in TEXTS + random_texts(1500) if "<" not in text and " " * 32 not in text]
     assert_same(card.new_tokenizer(), of_transformers(card.path), texts)
 

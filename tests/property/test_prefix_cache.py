@@ -16,7 +16,8 @@ from pipeline.core.prefix import PrefixHash
 from pipeline.core.prefix_cache import PrefixCache, SharedPrefixes
 from pipeline.core.sequence import Sequence
 from pipeline.messages import FinishReason, StepPlan, Terms
-from tests.property.test_scheduler import BLOCK, SchedulerMachine, split
+from tests.property.asked import BLOCK
+from tests.property.test_scheduler import SchedulerMachine, split
 
 SECRET = bytes(range(32))
 
@@ -99,10 +100,11 @@ class SharingMachine(SchedulerMachine):
         for row, request_id in enumerate(plan.request_ids):
             sequence, start = running[request_id], plan.num_computed[row]
             for position in range(start, start + plan.num_tokens[row]):
-                self.owners[sequence.blocks[position // BLOCK]] = owner_of(sequence)
-                written.add(sequence.blocks[position // BLOCK])
+                block = sequence.blocks[(position - sequence.num_dropped) // BLOCK]
+                self.owners[block] = owner_of(sequence)
+                written.add(block)
         for sequence in running.values():
-            for block in sequence.blocks[: sequence.num_computed // BLOCK]:
+            for block in sequence.blocks[: sequence.num_entries // BLOCK]:
                 assert self.owners[block] == owner_of(sequence)
 
     @invariant()
@@ -120,7 +122,7 @@ class SharingMachine(SchedulerMachine):
         ]
         assert pool.num_owned == len(holders)
         assert pool.num_saved == holders.total() - len(holders)
-        assert self.scheduler.num_kv_tokens == sum(each.num_computed for each in running)
+        assert self.scheduler.num_kv_tokens == sum(each.num_entries for each in running)
         states = Counter(pool.states())
         assert states[SHARED] == sum(count > 1 for count in holders.values())
         assert states[OWNED] + states[SHARED] == pool.num_owned
@@ -137,6 +139,11 @@ class SharingMachine(SchedulerMachine):
             assert cache._blocks[link.key] == block and pool.states()[block] != FREE
             assert link.parent in cache._blocks or link.parent in ROOTS, "nothing would find it"
         assert states_of(cache, CACHED, pool.states()) == pool.num_cached
+
+    @invariant()
+    def what_may_be_dropped_is_not_shared(self) -> None:
+        for sequence in self.scheduler.residents.running.values() if hasattr(self, "scheduler") else ():
+            assert sequence.prefix.num_stored * BLOCK <= sequence.retention.num_sinks
 
     @invariant()
     def a_parent_is_held_by_whoever_holds_its_child(self) -> None:

@@ -1,8 +1,10 @@
 """Terms: what a request asks of the scheduler beside its tokens, and whose request it is."""
 
 from hashlib import sha256
+from typing import get_args
 
-from pipeline.core.wire.fields import Fields
+from pipeline.core.retention import KvEviction
+from pipeline.core.wire.fields import Fields, wrong
 from pipeline.errors import RequestError
 from pipeline.messages import Terms
 
@@ -11,12 +13,14 @@ MAX_PRIORITY = 1000
 MAX_WAIT_MS = 600_000
 MAX_USER_CHARS = 512
 MAX_SALT_CHARS = 256
+MAX_KV_TOKENS = 1 << 24
+KV_EVICTIONS: tuple[str, ...] = get_args(KvEviction)
 _TENANT_CHARS = 16
 
 
 def parse_terms(fields: Fields) -> Terms:
-    """The fields `priority`, `ttft_target_ms`, `tpot_target_ms`, `patience_ms`, `user`, `cache_salt` and
-    `cache_pin`.
+    """The fields `priority`, `ttft_target_ms`, `tpot_target_ms`, `patience_ms`, `user`, `cache_salt`,
+    `cache_pin`, `kv_eviction`, `kv_budget` and `kv_sinks`.
     """
     return Terms(
         tenant=tenant_of_user(_short_text(fields, "user", MAX_USER_CHARS)),
@@ -26,6 +30,9 @@ def parse_terms(fields: Fields) -> Terms:
         patience_ms=_milliseconds(fields, "patience_ms"),
         cache_salt=_short_text(fields, "cache_salt", MAX_SALT_CHARS),
         cache_pin=fields.flag("cache_pin"),
+        kv_eviction=_kv_eviction(fields),
+        kv_budget=fields.integer("kv_budget", 1, MAX_KV_TOKENS),
+        kv_sinks=fields.integer("kv_sinks", 0, MAX_KV_TOKENS),
     )
 
 
@@ -60,6 +67,15 @@ def _short_text(fields: Fields, name: str, max_chars: int) -> str:
             code="invalid_value",
         )
     return text
+
+
+def _kv_eviction(fields: Fields) -> str:
+    value = fields.take("kv_eviction")
+    if value is None:
+        return ""
+    if value not in KV_EVICTIONS:
+        raise wrong("kv_eviction", f"one of {', '.join(KV_EVICTIONS)}", value)
+    return str(value)
 
 
 def _milliseconds(fields: Fields, name: str) -> float | None:

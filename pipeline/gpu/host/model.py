@@ -2,7 +2,6 @@
 
 import ctypes
 import threading
-from collections.abc import Iterable
 from typing import ClassVar
 
 import numpy as np
@@ -13,10 +12,13 @@ from pipeline.checkpoint.card import Architecture
 from pipeline.gpu.api import KvFormat, LayerKv, StepInputs
 from pipeline.gpu.host import library as abi
 from pipeline.gpu.host.build import HostUnavailable
-from pipeline.gpu.host.weights import NORM, PackedWeights, address
+from pipeline.gpu.host.layout import NORM, Choice
+from pipeline.gpu.host.provision import provide_weights
+from pipeline.gpu.host.weights import PackedWeights, address
 from pipeline.gpu.kv_dtype import SCALE_BYTES, KvDtype, code_bytes, num_scales
 from pipeline.gpu.models import find_model
 from pipeline.gpu.rope import RopeTable, rope_tables
+from pipeline.gpu.weights import WeightSource
 
 STRIP = 16
 """kv.h: positions that lie together in the cache."""
@@ -36,7 +38,8 @@ class _Scratch(threading.local):
 
 
 class HostDecoder:
-    """Every family of FAMILIES on the CPU; bf16 or int8 weights, keys and values of any KvDtype but fp32.
+    """Every family of FAMILIES on the CPU; weights as layout.Choice has them, keys and values of any KvDtype
+    but fp32.
 
     Activations are fp32 between the linears, so its logits differ from those of gpu.models in bf16, by less
     than bf16 itself does from fp32.
@@ -69,16 +72,21 @@ class HostDecoder:
     def load(
         cls,
         architecture: Architecture,
-        tensors: Iterable[tuple[str, Tensor]],
+        weights: WeightSource,
         library: abi.HostLibrary,
-        is_int8: bool,
+        choice: Choice,
         num_threads: int,
         kv_dtype: KvDtype = "bf16",
     ) -> "HostDecoder":
-        """Pack the Hugging Face-named tensors one by one. Raises ModelError naming the tensor at fault."""
-        weights = PackedWeights(architecture, is_int8, library, num_threads)
-        weights.fill(tensors, find_model(architecture.family).shapes(architecture))
-        return cls(architecture, weights, library, num_threads, kv_dtype)
+        """Packed weights, from the cache or packed now. Raises ModelError or ConfigError."""
+        shapes = find_model(architecture.family).shapes(architecture)
+        packed = provide_weights(weights, architecture, shapes, choice, library, num_threads)
+        return cls(architecture, packed, library, num_threads, kv_dtype)
+
+    @property
+    def formats(self) -> str:
+        """Of the weights of the linears."""
+        return self._keep[0].layout.formats
 
     def kv_format(self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> KvFormat:
         """[block, head, strip, ...]: kv.h says what lies in a strip, in keys and in values."""
@@ -171,22 +179,19 @@ def _layer(architecture: Architecture, weights: PackedWeights, rope: RopeTable, 
 def _model(
     architecture: Architecture, weights: PackedWeights, layers: "ctypes.Array[abi.Layer]"
 ) -> abi.Model:
-    head, embedding = weights.linears["head"], weights.embedding
     kv = abi.KvShape(architecture.num_kv_heads, architecture.head_dim, STRIP)
     return abi.Model(
         num_layers=architecture.num_layers,
         hidden=architecture.hidden_size,
         vocab=architecture.vocab_size,
         max_position=architecture.max_position,
-        is_int8=weights.is_int8,
-        embedding_is_packed=embedding is None,
         is_gelu=architecture.activation == "gelu",
         embedding_scale=torch.tensor(architecture.embedding_scale, dtype=torch.bfloat16).item(),
         logits_cap=architecture.logits_cap,
         eps=architecture.rms_norm_eps,
         heads=abi.Heads(kv, architecture.num_heads, architecture.score_scale),
         layers=layers,
-        embedding=address(head.weight) if embedding is None else embedding.data_ptr(),
         norm=address(weights.norms[NORM]),
-        head=head.as_struct(),
+        embedding=weights.embedding.as_struct(),
+        head=weights.linears["head"].as_struct(),
     )

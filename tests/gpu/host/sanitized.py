@@ -25,13 +25,11 @@ def run_linears(library: abi.HostLibrary) -> None:
     for is_int8 in (False, True):
         for rows, inputs, outputs in ((1, 1, 1), (7, 48, 33), (100, 130, 70)):
             x = normal(rows, inputs)
-            kernels.linear(
-                library, pack(library, [normal(outputs, inputs)], is_int8, normal(outputs)), is_int8, x
-            )
+            kernels.linear(library, pack(library, [normal(outputs, inputs)], is_int8, normal(outputs)), x)
             gated = pack(
                 library, [normal(outputs, inputs), normal(outputs, inputs)], is_int8, interleave=True
             )
-            kernels.swiglu(library, gated, is_int8, x)
+            kernels.swiglu(library, gated, x)
 
 
 def run_attention(library: abi.HostLibrary) -> None:
@@ -115,22 +113,20 @@ def run_steps(library: abi.HostLibrary) -> None:
         pointers = {name: pointer(part) for name, part in parts.items()}
         windows = (8 if is_gemma else 0, 0)
         layers = (abi.Layer * 2)(*(abi.Layer(**pointers, **structs, window=window) for window in windows))
-        head, embedding = pack(library, [normal(101, 48)], is_int8), to_bf16(normal(101, 48))
+        head = pack(library, [normal(101, 48)], is_int8)
         model = abi.Model(
             num_layers=2,
             hidden=48,
             vocab=101,
             max_position=64,
-            is_int8=is_int8,
-            embedding_is_packed=not is_int8,
             is_gelu=is_gemma,
             embedding_scale=48**0.5 if is_gemma else 1,
             logits_cap=30 if is_gemma else 0,
             eps=1e-5,
             heads=abi.Heads(abi.KvShape(2, 16, 16), 6, 0.25),
             layers=layers,
-            embedding=pointer(embedding if is_int8 else head.parts[0]),
             norm=pointer(norm),
+            embedding=head.struct,
             head=head.struct,
         )
         caches = [kernels.new_cache(6, 16, 2, 16) for _ in range(2)]
