@@ -197,7 +197,10 @@ PLACES = ("harbour", "station", "market", "school", "bridge", "garden", "library
 STORY = "The old lighthouse keeper wrote every evening what he had seen. " + " ".join(
     f"On day {k} he saw {3 + k * 7 % 50} ships and walked to the {PLACES[k * 5 % 8]}." for k in range(62)
 )
-BACKENDS = ['backend = "torch"', 'backend = "host"\nweights = "int8"']
+BACKENDS = [
+    pytest.param('backend = "torch"', marks=pytest.mark.nightly, id="torch"),
+    pytest.param('backend = "host"\nweights = "int8"', id="host"),
+]
 
 
 @pytest.mark.model
@@ -217,7 +220,6 @@ def test_the_real_model_answers_a_prompt_that_is_longer_than_the_pool(
                     text, usage = await ask(session, server, **asked, kv_eviction=kind, kv_budget=160)
                     assert usage["prompt_tokens"] > 1000 and usage["completion_tokens"] == 20
                     assert usage["kv_dropped_tokens"] > 840 and text.strip()
-                    print(kind, usage, repr(text))
             await server.rest()
 
     asyncio.run(main())
@@ -226,14 +228,14 @@ def test_the_real_model_answers_a_prompt_that_is_longer_than_the_pool(
 @pytest.mark.model
 def test_the_real_model_sees_the_same_window_alone_and_among_others(model_card: ModelCard) -> None:
     """Greedy in fp32: what a query sees is the same; sums over a shifted table are only nearly so."""
-    device = '[device]\ndevice = "cpu"\ndtype = "float32"\nmax_num_batched_tokens = 128\nnum_blocks = '
+    device = '[device]\ndevice = "cpu"\ndtype = "float32"\nmax_num_batched_tokens = 64\nnum_blocks = '
     asked = [
-        {"prompt": STORY[40 * k :][:1100], "max_tokens": 12, "temperature": 0, "ignore_eos": True}
-        for k in range(3)
+        {"prompt": STORY[40 * k :][:600], "max_tokens": 8, "temperature": 0, "ignore_eos": True}
+        for k in range(2)
     ]
-    window = {"kv_eviction": "sink_window", "kv_budget": 128}
 
-    async def texts(num_blocks: int, is_alone: bool, **more: Any) -> list[str]:
+    async def texts(num_blocks: int, is_alone: bool, kv_budget: int) -> list[str]:
+        more = {"kv_eviction": "sink_window", "kv_budget": kv_budget}
         async with (
             serving(model_card, toml=f"{device}{num_blocks}\n") as server,
             aiohttp.ClientSession() as s,
@@ -241,9 +243,7 @@ def test_the_real_model_sees_the_same_window_alone_and_among_others(model_card: 
             if is_alone:
                 return [(await ask(s, server, **fields, **more))[0] for fields in asked]
             answers = await asyncio.gather(*(ask(s, server, **fields, **more) for fields in asked))
+            assert all(usage["kv_dropped_tokens"] > 60 for _, usage in answers)
             return [text for text, _ in answers]
 
-    alone = asyncio.run(texts(200, True, **window))
-    assert asyncio.run(texts(30, False, **window)) == alone
-    wide = asyncio.run(texts(200, False, kv_eviction="sink_window", kv_budget=1000))
-    assert wide == asyncio.run(texts(200, True)) != alone
+    assert asyncio.run(texts(16, False, 96)) == asyncio.run(texts(200, True, 96))
