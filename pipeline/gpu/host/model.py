@@ -14,6 +14,7 @@ from pipeline.gpu.host import library as abi
 from pipeline.gpu.host.build import HostUnavailable
 from pipeline.gpu.host.layout import NORM, Choice
 from pipeline.gpu.host.provision import provide_weights
+from pipeline.gpu.host.threads import Threads
 from pipeline.gpu.host.weights import PackedWeights, address
 from pipeline.gpu.kv_dtype import SCALE_BYTES, KvDtype, code_bytes, num_scales
 from pipeline.gpu.models import find_model
@@ -55,7 +56,9 @@ class HostDecoder:
         num_threads: int,
         kv_dtype: KvDtype = "bf16",
     ) -> None:
-        self._library, self._num_threads = library, num_threads
+        self._library = library
+        self.threads = Threads(num_threads, num_threads)
+        """May be changed between steps."""
         self._kv_dtype: KvDtype = kv_dtype
         self._vocab_size = architecture.vocab_size
         ropes = rope_tables(architecture, torch.device("cpu"))
@@ -122,7 +125,7 @@ class HostDecoder:
         return abi.Step(
             num_tokens=num_tokens,
             num_logits=logits.shape[0],
-            num_threads=self._num_threads,
+            num_threads=self.threads.of(num_tokens),
             batch=batch,
             token_ids=inputs.token_ids.data_ptr(),
             positions=inputs.positions.data_ptr(),
@@ -135,7 +138,9 @@ class HostDecoder:
         )
 
     def _workspace_for(self, num_tokens: int) -> int:
-        needed = self._library.workspace_bytes(ctypes.byref(self._model), num_tokens, self._num_threads)
+        needed = self._library.workspace_bytes(
+            ctypes.byref(self._model), num_tokens, self.threads.of(num_tokens)
+        )
         scratch = self._scratch
         if scratch.memory.size < needed + 64:
             scratch.memory = np.zeros(needed + 64, np.uint8)
