@@ -26,6 +26,9 @@ VARIANTS = test_llama.VARIANTS | test_qwen.VARIANTS | test_gemma3.VARIANTS
 BOUNDS = {"bf16": 0.01, "int8": 0.03}
 """Of the error's norm, as a share of the logits' norm. bf16 on torch has 0.007 to 0.008 here."""
 
+KV_BOUNDS = {"int8": 0.01, "fp8": 0.025, "int4": 0.08}
+"""The same, with bf16 weights, of what keys and values are stored as."""
+
 
 def logits_of(architecture: Architecture, lengths: list[int], chunk: int, **options: Any) -> torch.Tensor:
     """Of three greedy tokens of each sequence, all fed the same tokens: those of the prompt, repeated."""
@@ -60,6 +63,13 @@ def test_logits_are_those_of_torch_in_fp32(name: str, weights: str) -> None:
     expected = logits_of(*case, dtype="float32")
     found = logits_of(*case, backend="host", weights=weights)
     assert relative_error(found, expected) < BOUNDS[weights]
+
+
+@pytest.mark.parametrize(("kv_dtype", "bound"), KV_BOUNDS.items())
+def test_logits_with_quantised_keys_and_values_are_near(kv_dtype: str, bound: float) -> None:
+    case = (TINY, [1, 5, 130, 300, 17], 64)
+    found = logits_of(*case, backend="host", weights="bf16", kv_dtype=kv_dtype)
+    assert relative_error(found, logits_of(*case, dtype="float32")) < bound
 
 
 shapes = st.fixed_dictionaries(
