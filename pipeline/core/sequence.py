@@ -40,6 +40,8 @@ class Sequence:
     num_cached_tokens: int = 0
     """Of the prompt, whose KV was found in the cache when it was first admitted."""
     is_paused: bool = False
+    is_fetching: bool = False
+    """It waits, as long as it is new, for KV that comes from disk."""
     is_started: bool = False
     """The text side knows of it: from then on only a terminal row can end it."""
     predicted_tokens: int = 0
