@@ -26,6 +26,7 @@ COMMANDS = {
     "trace": "save a running server's trace for Perfetto",
     "doctor": "say what holds a server back, and what to change",
     "simulate": "plan capacity: a trace on a device that need not exist",
+    "memory": "plan KV memory: what a token takes, how many requests fit",
 }
 
 

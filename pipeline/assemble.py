@@ -60,6 +60,7 @@ def check(config: Config) -> Blueprint:
     device_options(config)
     _check_credits(config, options["schedule"])
     _check_separation(config, options["schedule"])
+    _check_allocation(config, options["schedule"])
     _check_policies(config, options["schedule"])
     if config.trace.otlp_endpoint is not None:
         _sender_class(config)
@@ -250,6 +251,14 @@ def _check_separation(config: Config, schedule: msgspec.Struct) -> None:
         raise ConfigError(f"{key}: device.host_kv_memory must be 0, for what is preempted is computed again")
     if getattr(schedule, "batching", "") == "static":
         raise ConfigError(f'{key}: stages.schedule.options.batching must not be "static"')
+
+
+def _check_allocation(config: Config, schedule: msgspec.Struct) -> None:
+    if getattr(schedule, "allocation", "paged") == "contiguous" and getattr(schedule, "prefix_cache", False):
+        raise ConfigError(
+            f'{config.origin}: stages.schedule.options.allocation = "contiguous": '
+            "stages.schedule.options.prefix_cache must be false, for ranges are not shared"
+        )
 
 
 def _roles(schedule: msgspec.Struct) -> tuple[Role, ...]:

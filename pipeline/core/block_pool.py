@@ -1,7 +1,7 @@
 """BlockPool: which KV blocks are free. Ids only; the tensors are gpu's."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 FREE, OWNED, CACHED, SHARED = range(4)
 """States of a block. CACHED is free as well, but still holds what somebody may want to read."""
@@ -57,6 +57,10 @@ class BlockPool:
     def num_held(self, blocks: Iterable[int]) -> int:
         """How many of these have a holder."""
         return sum(map(bool, map(self._num_holders.__getitem__, blocks)))
+
+    def fits(self, count: int, freed: Collection[int] = ()) -> bool:
+        """Whether `count` could be taken, if these were free too; they are held now."""
+        return count <= self.num_free + len(freed)
 
     def take(self, count: int) -> list[int] | None:
         """`count` blocks, or None if there are not so many; the most recently freed come first."""

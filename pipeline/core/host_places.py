@@ -35,6 +35,8 @@ class HostPlaces:
 
     def __init__(self, device: DeviceReady) -> None:
         self.pool = BlockPool(device.num_host_blocks, self._taken)
+        self.is_tier = False
+        """Prefix blocks are kept here, and found: core.tiers."""
         self.lost: Callable[[Entry], None] = lambda entry: None
         """Is told of an entry that lost its place and is nowhere else."""
         self.written: Callable[[Entry], None] = lambda entry: None

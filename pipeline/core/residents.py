@@ -3,7 +3,8 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from pipeline.core.block_pool import BlockPool, blocks_for
+from pipeline.core.allocation import ALLOCATIONS, Allocation
+from pipeline.core.block_pool import BlockPool
 from pipeline.core.flights import Flights
 from pipeline.core.prefix_cache import SharedPrefixes
 from pipeline.core.sequence import Sequence
@@ -17,10 +18,17 @@ class Residents:
     `prefix.num_stored` may be held by others as well, and are never written to; the others are its own.
     """
 
-    def __init__(self, device: DeviceReady, prefixes: SharedPrefixes, num_workers: int = 1) -> None:
+    def __init__(
+        self,
+        device: DeviceReady,
+        prefixes: SharedPrefixes,
+        num_workers: int = 1,
+        allocation: Allocation = ALLOCATIONS["paged"],
+    ) -> None:
         self.flights = Flights(num_workers)
         self.prefixes = prefixes
-        self.pool = BlockPool(device.num_blocks, prefixes.forget)
+        self.allocation = allocation
+        self.pool: BlockPool = allocation.new_pool(device.num_blocks, prefixes.forget)
         self.running: dict[int, Sequence] = {}
         """By request id, oldest admission first."""
         self.num_kv_tokens = 0
@@ -42,27 +50,23 @@ class Residents:
         return self.pool.num_saved * self._block_size
 
     def num_needed(self, sequence: Sequence) -> int:
-        """Blocks without which it should not enter: enough for all tokens it has, at once.
-
-        For one that was preempted also a block for each sequence here to grow by, so that its return is not
-        the next preemption's cause; alone, it always fits.
-        """
-        reserve = len(self.running) if sequence.epoch else 0
-        return blocks_for(len(sequence.token_ids), self._block_size) + reserve + self.num_owed
+        """Blocks without which it should not enter: for all tokens it has, at once, and some to spare."""
+        num_spare = self.allocation.num_spare(sequence, len(self.running))
+        return self._num_first(sequence) + num_spare + self.num_owed
 
     def fits(self, sequence: Sequence) -> bool:
         """Whether what it wants is free, or held by others and to be shared."""
         if not self._slots:
             return False
-        num_missing = self.num_needed(sequence) - self.pool.num_free
-        return num_missing <= 0 or num_missing <= self.pool.num_held(self.prefixes.find(sequence))
+        num_needed, pool = self.num_needed(sequence), self.pool
+        return pool.fits(num_needed) or pool.fits(num_needed - pool.num_held(self.prefixes.find(sequence)))
 
     def enter(self, sequence: Sequence) -> None:
         """Give it a slot and blocks for all tokens it has; it must fit. What is shared or
         loaded counts as computed."""
         shared = self.prefixes.enter(sequence)
         self.pool.share(shared)
-        own = self.pool.take(blocks_for(len(sequence.token_ids), self._block_size) - len(shared))
+        own = self.pool.take(self._num_first(sequence) - len(shared))
         assert own is not None, "only what fits is admitted"
         sequence.slot, sequence.blocks = self._slots.pop(), shared + own
         self.pool.keep(self.prefixes.load(sequence))
@@ -117,6 +121,10 @@ class Residents:
             self.pool.give_back(sequence.blocks)
         sequence.slot, sequence.blocks = -1, []
 
+    def _num_first(self, sequence: Sequence) -> int:
+        """Blocks that it enters with."""
+        return self.allocation.num_first(sequence, self._block_size)
+
 
 class Room:
     """What a waiting sequence would find if some of those on the device left, one after the other."""
@@ -126,18 +134,20 @@ class Room:
         self._pool = residents.pool
         self._found = frozenset(found)
         self._num_needed = residents.num_needed(waiting) - self._pool.num_held(found)
-        self._num_free, self._num_slots = self._pool.num_free, residents.num_free_slots
+        self._num_slots = residents.num_free_slots
         self._left: Counter[int] = Counter()
+        self._freed: list[int] = []
 
     @property
     def is_enough(self) -> bool:
-        return self._num_slots > 0 and self._num_free >= self._num_needed
+        return self._num_slots > 0 and self._pool.fits(self._num_needed, self._freed)
 
     def leave(self, sequence: Sequence) -> None:
         """A block becomes free when its last holder leaves; one that `waiting` shares is no gain."""
         self._num_slots += 1
         self._left.update(sequence.blocks)
-        self._num_free += sum(
-            self._left[block] == self._pool.num_holders(block) and block not in self._found
+        self._freed += [
+            block
             for block in sequence.blocks
-        )
+            if self._left[block] == self._pool.num_holders(block) and block not in self._found
+        ]

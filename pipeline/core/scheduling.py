@@ -9,6 +9,7 @@ own prompt. When a running one finds no block to grow, another (or it itself) is
 that cannot fit alone is refused, and preemptions are bounded, every sequence ends.
 """
 
+from pipeline.core.allocation import ALLOCATIONS, AllocationName
 from pipeline.core.arrived import ArrivedIds
 from pipeline.core.block_pool import BlockPool
 from pipeline.core.flights import Flight
@@ -42,6 +43,7 @@ class Scheduler:
         policies: not shared with another scheduler.
         roles: of each device worker.
         prefixes: likewise; None: every sequence computes all its tokens.
+        allocation: of blocks; ranges that are contiguous are not shared, so not with `prefixes`.
     """
 
     def __init__(
@@ -51,12 +53,13 @@ class Scheduler:
         policies: Policies,
         roles: tuple[Role, ...] = (Role.BOTH,),
         prefixes: SharedPrefixes | None = None,
+        allocation: AllocationName = "paged",
     ) -> None:
         self.device = device
         self.roles = roles
         self.policies = policies
         prefixes = NoSharing() if prefixes is None else prefixes
-        self.residents = Residents(device, prefixes, len(roles))
+        self.residents = Residents(device, prefixes, len(roles), ALLOCATIONS[allocation])
         self._flights = self.residents.flights
         self.waiting = Waiting(policies)
         self.num_steps = 0

@@ -57,6 +57,7 @@ class Tiers:
 
     def open(self, lost: Callable[[Entry], None]) -> None:
         """`lost` is told of entries that are nowhere any more."""
+        self.host.is_tier = True
         self.host.lost = self.shelves.lost = lost
         self.host.written = self.shelves.offer
 

@@ -1,8 +1,8 @@
-"""What a device has free, and the most that a stretch of work takes of it."""
+"""What a device has free and in use, and the most that some work takes of it."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 
 import torch
 
@@ -20,45 +20,35 @@ def free_bytes(device: torch.device) -> int | None:
     return torch.cuda.mem_get_info(device)[0]
 
 
-class Peak:
-    """Around work: `num_bytes` is the most memory that it had at once beyond what was in use at its start.
+def in_use_bytes(device: torch.device) -> int:
+    """CUDA: of torch's allocator. CPU: this process's resident set (proc(5)); 0 on systems without /proc."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        return torch.cuda.memory_allocated(device)
+    return _status_bytes("VmRSS")
 
-    CUDA: of torch's allocator. CPU: of this whole process, from the high-water mark of its resident set
-    (proc(5): VmHWM), which is lowered to the present first; where that is not allowed the mark of an earlier
-    peak stays, and the answer is too high, never too low. 0 on systems without /proc.
+
+def most_bytes(device: torch.device, work: Callable[[], object]) -> int:
+    """The most that was in use at once while `work` ran.
+
+    On the CPU that is the high-water mark of the resident set (proc(5): VmHWM), lowered to the present first.
+    Where that is not allowed the mark of an earlier peak stays: the answer is too high then, never too low.
     """
-
-    def __init__(self, device: torch.device) -> None:
-        self.num_bytes = 0
-        self._device = device
-        self._before = 0
-
-    def __enter__(self) -> "Peak":
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-            torch.cuda.reset_peak_memory_stats(self._device)
-            self._before = torch.cuda.memory_allocated(self._device)
-        else:
-            _lower_mark()
-            self._before = _status_bytes("VmRSS")
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-            most = torch.cuda.max_memory_allocated(self._device)
-        else:
-            most = _status_bytes("VmHWM")
-        self.num_bytes = max(0, most - self._before)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        work()
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device)
+    _lower_mark()
+    work()
+    return _status_bytes("VmHWM")
 
 
 def _lower_mark() -> None:
     try:
         _CLEAR.write_text("5")
     except OSError:
-        return  # see Peak: the answer is too high then
+        return  # see most_bytes
 
 
 def _status_bytes(field: str) -> int:

@@ -1,14 +1,14 @@
-"""DiskFile: one file of shelves, of one block each. What it reads is what was written, or it says that it is not.
+"""DiskFile: one file of shelves, one block each. It reads what was written, or says that it cannot.
 
-  one page    magic, what the file is for, how large, the secret of its keys; a digest of all that names
-  1 KiB a shelf: whose content it holds (messages.Shelved), and digests of the name and of the content
-  contents    a whole number of pages a shelf
+  one page  magic, what the file is for, how large, the secret of its keys; a digest of all that
+  names     1 KiB a shelf: whose content it holds (messages.Shelved), digests of the name and of the content
+  contents  a whole number of pages a shelf
 
 A name is written after its content and taken back before the content changes: so whatever a process was doing
 when it was killed, a name that is there is of a whole write; and where the disk itself has lost or changed
-something, a digest does not match. Digests are BLAKE2b with the file's own key, over the block's key too:
-what belongs elsewhere does not match either. Read and written by pread and pwrite, not by a mapping: there a
-full or failing disk is a signal that ends the process (SIGBUS), here it is an OSError.
+something, a digest does not match. Digests are BLAKE2b with the file's own key, over the block's key too: so
+what belongs elsewhere does not match. Read and written by pread and pwrite, not by a mapping: there a full
+or failing disk is a signal that ends the process (SIGBUS), here it is an OSError.
 """
 
 import fcntl
@@ -74,7 +74,7 @@ class DiskFile:
             self._fd = -1
 
     def write(self, shelf: int, name: Shelved, content: memoryview) -> bool:
-        """Put a block on a shelf, in the place of any other; False if its name is too long for that. Raises OSError."""
+        """Put a block on a shelf, in place of any other; False if its name is too long. Raises OSError."""
         self.erase(shelf)
         if len(name.parent) + len(name.tokens) > _MAX_TEXT:
             return False
@@ -126,7 +126,7 @@ class DiskFile:
         return secret if is_whole and is_same else b""
 
     def _format(self, keeps: bool) -> None:
-        """Nothing is in it. Where nothing is to be kept the name goes at once: the space goes with the process."""
+        """Nothing is in it. One not to be kept loses its name at once: the space goes with the process."""
         self.secret = secrets.token_bytes(SECRET_BYTES)
         os.ftruncate(self._fd, 0)
         if keeps:

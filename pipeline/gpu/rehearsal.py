@@ -12,19 +12,20 @@ blocks: their tables name the same blocks again and again, and only what is writ
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import structlog
 import torch
 
-from pipeline.gpu.device_memory import Peak, free_bytes
+from pipeline.gpu.device_memory import free_bytes, in_use_bytes, most_bytes
 from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.sizing import Free, check_fits, count_blocks
 from pipeline.messages import Admitted, SamplingParams, StepHandle, StepPlan
 
 QUERIES = 128
 """Of one row, that attention works on at the same time at most (kernels.tiles.TILE)."""
-MAX_PRODUCTS = 2**20
+MAX_PRODUCTS = 2**18
 """Queries times context of `deepest`: past it, it is run with fewer queries and taken so many times over."""
 WORST = SamplingParams(temperature=1.0, top_k=50, top_p=0.9, seed=1)
 """Every filter on: the most memory that sampling takes."""
@@ -137,22 +138,20 @@ class Rehearsal:
         return max(self.shape.num_written(rows) for rows, _ in self._steps())
 
     def step_bytes(self, launch: Launch, device: torch.device) -> int:
-        """Run them: the most memory that one takes beside weights and cache."""
+        """Run them: the most memory that one takes beside what is in use between steps."""
         launch(self.shape.plan(Rows([1], [0]), 1)).token_ids_sync()  # what a first step leaves stays anyway
-        return max(
-            times * self._peak_bytes(launch, self.shape.plan(rows, self.num_blocks), device)
-            for rows, times in self._steps()
-        )
+        most = 0
+        for rows, times in self._steps():
+            before = in_use_bytes(device)
+            work = partial(launch, self.shape.plan(rows, self.num_blocks))
+            taken = most_bytes(device, work) - before
+            most = max(most, before + times * max(0, taken))
+        return max(0, most - in_use_bytes(device))  # what the allocator still holds is not free either
 
     def _steps(self) -> list[tuple[Rows, int]]:
+        """And how many times over the memory of each is to be taken."""
         steps = [(self.shape.widest(), 1), (self.shape.fullest(self.num_kv_tokens), 1)]
         return [*steps, self.shape.deepest()] if self.by_context else steps
-
-    @staticmethod
-    def _peak_bytes(launch: Launch, plan: StepPlan, device: torch.device) -> int:
-        with Peak(device) as peak:
-            launch(plan).token_ids_sync()
-        return peak.num_bytes
 
 
 def measure_blocks(

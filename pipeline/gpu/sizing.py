@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pipeline.errors import ConfigError, ModelError
 
-AUTO_FRACTION = {"cuda": 0.9, "cpu": 0.125}
+AUTO_FRACTION = {"cuda": 0.8, "cpu": 0.125}
 """Of what is left beside weights and the largest step: a GPU is the server's own, a computer's memory is
 not."""
 

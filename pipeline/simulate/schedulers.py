@@ -16,4 +16,4 @@ def read_options(options: Mapping[str, object]) -> SchedulingOptions:
 
 def make_scheduler(options: SchedulingOptions, ready: DeviceReady) -> Scheduler:
     """Raises ConfigError."""
-    return Scheduler(ready, (EOS,), make_policies(options, ready))
+    return Scheduler(ready, (EOS,), make_policies(options, ready), allocation=options.allocation)

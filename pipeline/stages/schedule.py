@@ -124,8 +124,8 @@ class Schedule(Stage[Any, ScheduleOptions]):
     def _open(self, ready: DeviceReady) -> None:
         policies = make_policies(self.options, ready)
         card, roles = self.ctx.resource(ModelCard), SEPARATIONS[self.options.separation]
-        prefixes = self._prefixes(ready, card.name, policies)
-        self._scheduler = Scheduler(ready, card.eos_ids, policies, roles, prefixes)
+        prefixes, allocation = self._prefixes(ready, card.name, policies), self.options.allocation
+        self._scheduler = Scheduler(ready, card.eos_ids, policies, roles, prefixes, allocation)
         self._is_open = True
         max_wait_ms = self.options.max_wait_ms
         standing = standing_of(self.options.policy, self.options.fair_weights or {})

@@ -1,6 +1,6 @@
 """The scheduler, under every policy, against a device that checks every block it is told to read."""
 
-from collections import deque
+from collections import Counter, deque
 
 import pytest
 from hypothesis import settings
@@ -14,7 +14,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from pipeline.core.policies import SchedulingOptions, make_policies
+from pipeline.core.allocation import AllocationName
+from pipeline.core.policies import Policies, SchedulingOptions, make_policies
 from pipeline.core.policies.eviction import Swap
 from pipeline.core.prefix_cache import NoSharing, SharedPrefixes
 from pipeline.core.roles import SEPARATIONS, Role
@@ -73,6 +74,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     policy: str
     roles: tuple[Role, ...] = (Role.BOTH,)
+    allocation: AllocationName = "paged"
 
     @initialize(
         data=st.data(),
@@ -99,8 +101,10 @@ class SchedulerMachine(RuleBasedStateMachine):
             num_host_blocks=num_host_blocks if len(self.roles) == 1 else 0,
             block_copy_ns=block_copy_ns,
         )
+        device = self.new_device(data, device)
         policies = make_policies(data.draw(options(self.policy)), device)
-        self.scheduler = Scheduler(device, (40,), policies, self.roles, self.new_prefixes(data))
+        prefixes = self.new_prefixes(data, device, policies)
+        self.scheduler = Scheduler(device, (40,), policies, self.roles, prefixes, self.allocation)
         self.asked: dict[int, list[int]] = {}
         runner = CheckingRunner(device, self.asked)
         self.runners = [runner, *(runner.fork() for _ in self.roles[1:])]
@@ -118,7 +122,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.now = 1
         self.next_id = 0
 
-    def new_prefixes(self, data: st.DataObject) -> SharedPrefixes:
+    def new_device(self, data: st.DataObject, device: DeviceReady) -> DeviceReady:
+        return device
+
+    def new_prefixes(self, data: st.DataObject, device: DeviceReady, policies: Policies) -> SharedPrefixes:
         return NoSharing()
 
     def tick(self) -> int:
@@ -267,19 +274,31 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @invariant()
     def host_places_are_conserved(self) -> None:
-        eviction = self.scheduler.policies.eviction if hasattr(self, "scheduler") else None
-        if isinstance(eviction, Swap):
-            held = [place for places in eviction._kept.values() for place in places]
-            assert len(held) == len(set(held)) == eviction.places.num_owned
-            waiting = {k for k, each in self.scheduler._live.items() if each.slot < 0}
-            assert set(eviction._kept) <= waiting
-            assert set(eviction._saves) <= set(held)
+        if not hasattr(self, "scheduler"):
+            return
+        host, eviction = self.scheduler.policies.host, self.scheduler.policies.eviction
+        kept = eviction._kept if isinstance(eviction, Swap) else {}
+        held = [*(place for places in kept.values() for place in places), *self.places_on_the_move()]
+        held += [*host._saves, *(place for place, _ in host._loads)]
+        held += [place for _, saved, loaded in host._flying for place in (*saved, *loaded)]
+        holders = Counter(held)
+        assert [host.pool.num_holders(place) for place in range(host.pool.num_blocks)] == [
+            holders[place] for place in range(host.pool.num_blocks)
+        ]
+        assert set(kept) <= {k for k, each in self.scheduler._live.items() if each.slot < 0}
+
+    def places_on_the_move(self) -> list[int]:
+        """Held for moves to and from disk."""
+        return []
 
     @invariant()
     def who_waits_is_in_the_order(self) -> None:
         if not hasattr(self, "scheduler"):
             return
-        waiting = {k for k, each in self.scheduler._live.items() if each.slot < 0 and not each.is_paused}
+        live = self.scheduler._live
+        waiting = {
+            k for k, each in live.items() if each.slot < 0 and not each.is_paused and not each.is_fetching
+        }
         order = self.scheduler.policies.order
         candidates = [each.request_id for each in order.candidates(self.now)]
         assert sorted(candidates) == sorted(waiting)
@@ -302,7 +321,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.tell()
         assert self.scheduler.is_idle, "it never comes to rest"
         assert self.scheduler.pool.num_free == self.scheduler.pool.num_blocks
-        assert self.scheduler.policies.eviction.gauges().get("host_blocks_used", 0) == 0
+        host = self.scheduler.policies.host
+        assert host.pool.num_owned == len({*self.places_on_the_move(), *host._saves})
         for request_id, request in self.requests.items():
             self.check_answer(request_id, request)
 

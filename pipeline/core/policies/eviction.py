@@ -81,7 +81,7 @@ class Swap:
             if place == NOWHERE:
                 places[index] = place = taken.pop()
                 self._host.save(sequence.blocks[index], place)
-                if index < len(entries):
+                if self._host.is_tier and index < len(entries):
                     self._host.assign(entries[index], place)
         return places
 

@@ -42,6 +42,9 @@ class SchedulingOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """Of answers, for sjf and deadline: quantile, or an import path."""
     length_quantile: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.5
     """quantile: which one of the latest answers to such requests."""
+    allocation: Literal["paged", "contiguous"] = "paged"
+    """contiguous: each request has one range of blocks for its prompt and max_tokens, from its admission on.
+    The baseline, for comparisons; without prefix_cache."""
     batching: Literal["continuous", "static"] = "continuous"
     """static: a batch runs until all in it have ended. The baseline, for comparisons."""
     pad_to: Annotated[int, msgspec.Meta(ge=0)] = 0

@@ -7,10 +7,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pipeline.gpu.api import KvFormat, LayerKv, Linear, StepInputs
-from pipeline.gpu.kernels.attention import attend_decode, attend_prefill, causal_mask
+from pipeline.gpu.kernels.attention import Cache, attend_decode, attend_prefill
 from pipeline.gpu.kernels.linear import PackedLinear, PlainLinear, can_pack
-from pipeline.gpu.kernels.tiles import TilePlan, plan_tiles
-from pipeline.gpu.kv_dtype import KvDtype
+from pipeline.gpu.kernels.quantise import quantise, row_bytes
+from pipeline.gpu.kernels.tiles import TilePlan, causal_mask
+from pipeline.gpu.kv_dtype import KvDtype, is_quantised
 
 
 class TorchOps:
@@ -42,25 +43,29 @@ class TorchOps:
         x.copy_(torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1))
 
     def kv_format(self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> KvFormat:
-        dtype = torch.float32 if self._kv_dtype == "fp32" else torch.bfloat16
-        return KvFormat((num_kv_heads, num_blocks, block_size, head_dim), dtype)
+        shape = num_kv_heads, num_blocks, block_size
+        if is_quantised(self._kv_dtype):
+            return KvFormat((*shape, row_bytes(head_dim, self._kv_dtype)), torch.uint8)
+        return KvFormat((*shape, head_dim), torch.float32 if self._kv_dtype == "fp32" else torch.bfloat16)
 
     def write_kv(self, k: Tensor, v: Tensor, kv: LayerKv, slot_mapping: Tensor) -> None:
-        kv.k.flatten(1, 2).index_copy_(1, slot_mapping, k.transpose(0, 1))
-        kv.v.flatten(1, 2).index_copy_(1, slot_mapping, v.transpose(0, 1))
+        for new, stored in zip((k, v), kv, strict=True):
+            rows = quantise(new, self._kv_dtype) if is_quantised(self._kv_dtype) else new.to(stored.dtype)
+            stored.flatten(1, 2).index_copy_(1, slot_mapping, rows.transpose(0, 1))
 
     def plan_attention(self, inputs: StepInputs) -> TilePlan:
-        return plan_tiles(inputs, self._block_size)
+        return TilePlan(inputs, self._block_size, self._causal)
 
     def attention(self, q: Tensor, kv: LayerKv, plan: TilePlan, scale: float, window: int = 0) -> Tensor:
-        decode = plan.decode
-        if decode and not plan.prefill:
-            return attend_decode(q, kv, decode, scale).flatten(1)
+        cache, tiles = Cache(kv, self._kv_dtype, plan.mass), plan.tiles(window)
+        decode = tiles.decode
+        if decode and not tiles.prefill:
+            return attend_decode(q, cache, decode, scale).flatten(1)
         out = torch.empty_like(q)
         if decode:
-            out[decode.tokens] = attend_decode(q[decode.tokens], kv, decode, scale)
-        for row in plan.prefill:
-            attend_prefill(q, kv, row, self._causal, scale, out)
+            out[decode.tokens] = attend_decode(q[decode.tokens], cache, decode, scale)
+        for row in tiles.prefill:
+            attend_prefill(q, cache, row, scale, out)
         return out.flatten(1)
 
     def silu_and_mul(self, gate_up: Tensor) -> Tensor:

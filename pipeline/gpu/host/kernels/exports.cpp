@@ -50,11 +50,11 @@ EXPORT void stageline_swiglu(const Linear* linear, const Rows* rows, const float
 }
 
 // q [T][H][D] bf16 -> out [T][H * D] fp32.
-EXPORT void stageline_attention(const Heads* heads, const Batch* batch, const bf16* q, const void* keys,
-                                const void* values, float* out, int32_t window, int32_t num_threads) {
+EXPORT void stageline_attention(const Heads* heads, const Batch* batch, const bf16* q, const uint8_t* keys,
+                                const uint8_t* values, float* out, int32_t window, int32_t num_threads) {
     AttentionPlan plan(*batch, *heads, num_threads);
     const int64_t stride = int64_t(heads->num_heads) * heads->kv.head_dim;
-    Team::run(num_threads, [&](Team& team) { plan.run(team, q, keys, values, out, stride, window); });
+    Team::run(num_threads, [&](Team& team) { plan.run(team, {q, keys, values, out, stride}, window); });
 }
 
 EXPORT void stageline_rms_norm(const float* x, const float* weight, int32_t size, int32_t width, float eps, float* y) {
@@ -67,7 +67,7 @@ EXPORT void stageline_rope(float* x, int32_t num_heads, int32_t head_dim, const 
 
 // k, v [T][Hkv][D] fp32 to slots [T].
 EXPORT void stageline_write_kv(const KvShape* shape, const float* k, const float* v, const int64_t* slots,
-                               int32_t num_tokens, void* keys, void* values) {
+                               int32_t num_tokens, uint8_t* keys, uint8_t* values) {
     const int64_t size = int64_t(shape->num_kv_heads) * shape->head_dim;
     for (int32_t t = 0; t < num_tokens; ++t) write_kv(k + t * size, v + t * size, *shape, slots[t], keys, values);
 }

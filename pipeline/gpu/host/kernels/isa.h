@@ -3,8 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <cstring>
-
-using bf16 = uint16_t;  // the upper half of an fp32
+#include "codes.h"
 
 constexpr int LANES = 16;
 constexpr int GROUP = 32;  // inputs that share one scale in an int8 row; rows are padded to multiples of it
@@ -24,12 +23,15 @@ inline bf16 to_bf16(float x) {  // to nearest, ties to even; NaN stays NaN
 }
 
 #if !defined(STAGELINE_AVX2) && !defined(STAGELINE_PORTABLE) && defined(__AVX512BF16__) && \
-    defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
+    defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__) && defined(__AVX512VBMI__)
 #include "isa_avx512.h"
+#include "isa_avx512_codes.h"
 #elif !defined(STAGELINE_PORTABLE) && defined(__AVX2__) && defined(__FMA__)
 #include "isa_avx2.h"
+#include "isa_avx2_codes.h"
 #else
 #include "isa_portable.h"
+#include "isa_portable_codes.h"
 #endif
 
 // exp(x) = 2^n p(d) with n = round(x / ln 2), |d| <= 1/2; relative error 2e-7. Below -87 it is at most 2^-126.

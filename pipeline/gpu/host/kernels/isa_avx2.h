@@ -58,6 +58,21 @@ inline Floats first(int n, Floats x, Floats y) {
     return {_mm256_blendv_ps(y.a, x.a, _mm256_castsi256_ps(low)), _mm256_blendv_ps(y.b, x.b, _mm256_castsi256_ps(high))};
 }
 
+// Lane i of x where bit i is set, else of y.
+inline Floats where(uint32_t bits, Floats x, Floats y) {
+    const __m256i low = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128), high = _mm256_slli_epi32(low, 8);
+    const __m256i all = _mm256_set1_epi32(int(bits));
+    const __m256i a = _mm256_cmpeq_epi32(_mm256_and_si256(all, low), low);
+    const __m256i b = _mm256_cmpeq_epi32(_mm256_and_si256(all, high), high);
+    return {_mm256_blendv_ps(y.a, x.a, _mm256_castsi256_ps(a)), _mm256_blendv_ps(y.b, x.b, _mm256_castsi256_ps(b))};
+}
+
+inline __m256 load_bf16_half(const bf16* p) {
+    const __m128i words = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(words), 16));
+}
+inline Floats load_bf16(const bf16* p) { return {load_bf16_half(p), load_bf16_half(p + 8)}; }
+
 inline void store_bf16(bf16* p, Floats x) {
     float lanes[LANES];
     store(lanes, x);

@@ -31,6 +31,14 @@ inline Floats first(int n, Floats a, Floats b) {
     return {_mm512_mask_mov_ps(b.v, __mmask16((1u << n) - 1), a.v)};
 }
 
+// Lane i of a where bit i is set, else of b.
+inline Floats where(uint32_t bits, Floats a, Floats b) { return {_mm512_mask_mov_ps(b.v, __mmask16(bits), a.v)}; }
+
+inline Floats load_bf16(const bf16* p) {
+    const __m512i words = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(words, 16))};
+}
+
 inline void store_bf16(bf16* p, Floats x) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), (__m256i)_mm512_cvtneps_pbh(x.v));
 }

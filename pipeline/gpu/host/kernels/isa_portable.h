@@ -57,6 +57,18 @@ inline Floats first(int n, Floats a, Floats b) {
     return {lane < n ? a.v : b.v};
 }
 
+// Lane i of a where bit i is set, else of b.
+inline Floats where(uint32_t bits, Floats a, Floats b) {
+    const WordLanes lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return {((WordLanes{} + bits) >> lane & 1) != 0 ? a.v : b.v};
+}
+
+inline Floats load_bf16(const bf16* p) {
+    Floats x;
+    for (int i = 0; i < LANES; ++i) x.v[i] = to_float(p[i]);
+    return x;
+}
+
 inline void store_bf16(bf16* p, Floats x) {
     for (int i = 0; i < LANES; ++i) p[i] = to_bf16(x.v[i]);
 }

@@ -2,21 +2,36 @@
 // products that read them:
 //   keys   [block][head][strip][head_dim / 2][STRIP][2]      pairs of elements, a lane a position
 //   values [block][head][strip][STRIP / 2][head_dim][2]      pairs of positions, a lane an element
+// Behind the codes of a strip are its scales: [num_scales][STRIP] bf16. INT4 has two codes in a byte, of one
+// token, so that no two threads write to one byte: see half_byte.
 #pragma once
 #include "isa.h"
 
 constexpr int STRIP = LANES;
-
-// What a stored element is; as CODES in library.py.
-enum class Code : int32_t { BF16, INT8, FP8, INT4 };
+constexpr int MAX_HEAD_DIM = 256;
 
 struct KvShape {
     int32_t num_kv_heads;
     int32_t head_dim;    // a multiple of LANES
     int32_t block_size;  // a multiple of STRIP
-    int32_t code;        // a Code
+    Code code;
 
+    int64_t code_bytes() const { return bytes_of(code, STRIP * head_dim); }  // of a strip
+    int64_t strip_bytes() const { return code_bytes() + STRIP * num_scales(code, head_dim) * int64_t(sizeof(bf16)); }
+
+    // In bytes from the start of the cache.
     int64_t strip(int64_t block, int head, int number) const {
-        return ((block * num_kv_heads + head) * (block_size / STRIP) + number) * STRIP * head_dim;
+        return ((block * num_kv_heads + head) * (block_size / STRIP) + number) * strip_bytes();
     }
 };
+
+inline const bf16* scales_of(const uint8_t* strip, const KvShape& shape) {
+    return reinterpret_cast<const bf16*>(strip + shape.code_bytes());
+}
+
+// Of INT4, a run of 2 `half` codes: the first half of them are in the lower halves of `half` bytes.
+struct HalfByte { int64_t byte; int shift; };
+
+constexpr HalfByte half_byte(int64_t start, int64_t half, int64_t number) {
+    return {start / 2 + number % half, number < half ? 0 : 4};
+}

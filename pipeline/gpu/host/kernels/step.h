@@ -1,6 +1,6 @@
 // All layers of a Llama-like decoder over one packed batch.
 #pragma once
-#include "attention.h"
+#include "attention_plan.h"
 #include "kv_write.h"
 #include "linear.h"
 #include "pointwise.h"
@@ -9,7 +9,7 @@ struct Layer {
     const float* input_norm;  // [hidden], padded with 0 as all rows are
     const float* mlp_norm;
     Linear qkv, output, gate_up, down;  // gate and up interleaved (pack.h)
-    int32_t window;                     // see AttentionPlan; 0: none
+    int32_t window;                     // see AttentionPlan::run; 0: none
 };
 
 struct Model {
@@ -33,8 +33,8 @@ struct Step {
     const int64_t* positions;
     const int64_t* slots;
     const int64_t* logits_rows;
-    void* const* keys;  // [num_layers]
-    void* const* values;
+    uint8_t* const* keys;  // [num_layers]
+    uint8_t* const* values;
     float* logits;  // [num_logits][head.outputs]
     char* workspace;
 };
@@ -114,11 +114,11 @@ class Pass {
         }
     }
 
-    void attend(const Layer& layer, void* keys, void* values) {
+    void attend(const Layer& layer, uint8_t* keys, uint8_t* values) {
         norm_rows(layer.input_norm);
         run_linear(team_, layer.qkv, work_.rows, step_.num_tokens, Store{work_.qkv, layer.qkv.outputs});
         team_.each(step_.num_tokens, [&](int t) { place_heads(t, layer.qkv.outputs, keys, values); });
-        plan_.run(team_, work_.q, keys, values, work_.attended, layer.output.width, layer.window);
+        plan_.run(team_, {work_.q, keys, values, work_.attended, layer.output.width}, layer.window);
         const int used = heads_.num_heads * heads_.kv.head_dim;
         work_.rows.width = layer.output.width;
         team_.each(step_.num_tokens, [&](int t) {
@@ -156,7 +156,7 @@ class Pass {
     }
 
     // One token's queries, keys and values, rotated, to where attention reads them.
-    void place_heads(int t, int64_t stride, void* keys, void* values) {
+    void place_heads(int t, int64_t stride, uint8_t* keys, uint8_t* values) {
         const int dim = heads_.kv.head_dim, num_kv = heads_.kv.num_kv_heads, num = heads_.num_heads;
         float* q = work_.qkv + t * stride;
         float* k = q + num * dim;
