@@ -25,6 +25,8 @@ from loadgen.slo import parse_slo
 from loadgen.traces import FORMAT_NAMES, ReadOptions
 from loadgen.tune import arguments as tune_arguments
 from loadgen.tune.command import run as run_tuning
+from loadgen.versus import arguments as versus_arguments
+from loadgen.versus.command import run as run_versus
 from loadgen.workload import Limits
 
 UNUSABLE = 2
@@ -115,6 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_sweep(commands)
     _add_capacity(commands)
     _add_tune(commands)
+    _add_versus(commands)
     _add_describe(commands.add_parser("describe", help="print a trace's measured shape; needs no server"))
     add_selftest(commands.add_parser("selftest", help="measure how much this generator sustains"))
     add_report(commands.add_parser("report", help="show a result.json once more; --html makes its page"))
@@ -177,6 +180,19 @@ def _add_tune(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         url="http://127.0.0.1",
         verify=False,
     )
+
+
+def _add_versus(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    command = commands.add_parser(
+        "versus",
+        help="compare servers on this machine, by turns, with the same requests",
+        description=versus_arguments.DESCRIPTION,
+        epilog=versus_arguments.EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    versus_arguments.add_arguments(command)
+    _add_token_ids(command)
+    command.set_defaults(run=run_versus)
 
 
 def _add_describe(command: argparse.ArgumentParser) -> None:
@@ -250,13 +266,7 @@ def _add_how(command: argparse.ArgumentParser) -> None:
         metavar="X",
         help="trust X instead of measuring the text with about 25 one-token requests before the run",
     )
-    add(
-        "--token-ids",
-        type=_token_ids,
-        default=TokenRange(),
-        metavar="FIRST:LAST",
-        help="of prompts that are made from hash ids (default 1000:20000)",
-    )
+    _add_token_ids(command)
     add(
         "--sockets",
         type=count,
@@ -270,6 +280,16 @@ def _add_how(command: argparse.ArgumentParser) -> None:
         default=600.0,
         metavar="S",
         help="a request fails after S (default 600)",
+    )
+
+
+def _add_token_ids(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--token-ids",
+        type=_token_ids,
+        default=TokenRange(),
+        metavar="FIRST:LAST",
+        help="of prompts that are made from ids (default 1000:20000)",
     )
 
 

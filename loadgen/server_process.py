@@ -49,11 +49,16 @@ class ServerProcess:
 
     def usage(self) -> Usage | None:
         """CPU time and memory so far; None where there is no /proc, or when it has ended."""
-        found = [_usage(pid) for pid in _family(self._process.pid)]
+        found = [usage_of(pid) for pid in _family(self._process.pid)]
         known = [usage for usage in found if usage is not None]
         if not known:
             return None
         return Usage(sum(usage.cpu_s for usage in known), sum(usage.rss_bytes for usage in known))
+
+    def peak_rss_bytes(self) -> int | None:
+        """The sum of the most that each of its processes has had in memory; None where there is no /proc."""
+        peaks = [_peak_rss_bytes(pid) for pid in _family(self._process.pid)]
+        return sum(peaks) or None
 
     def tail(self) -> str:
         """The last lines that it wrote."""
@@ -161,8 +166,20 @@ def _family(pid: int) -> list[int]:
     return family
 
 
-def _usage(pid: int) -> Usage | None:
-    """See proc(5): the fields of `stat` count from behind the name, which may hold anything."""
+def _peak_rss_bytes(pid: int) -> int:
+    """VmHWM of proc(5); 0 of a process that has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
+
+
+def usage_of(pid: int) -> Usage | None:
+    """Of one process; None where there is no /proc, or when it has ended.
+
+    See proc(5): the fields of `stat` count from behind the name, which may hold anything.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -60,7 +60,8 @@ def check(config: Config) -> Blueprint:
     device_options(config)
     _check_credits(config, options["schedule"])
     _check_separation(config, options["schedule"])
-    _check_allocation(config, options["schedule"])
+    _check_sharing(config, options["schedule"])
+    _check_tiers(config, options["schedule"])
     _check_policies(config, options["schedule"])
     if config.trace.otlp_endpoint is not None:
         _sender_class(config)
@@ -253,11 +254,38 @@ def _check_separation(config: Config, schedule: msgspec.Struct) -> None:
         raise ConfigError(f'{key}: stages.schedule.options.batching must not be "static"')
 
 
-def _check_allocation(config: Config, schedule: msgspec.Struct) -> None:
-    if getattr(schedule, "allocation", "paged") == "contiguous" and getattr(schedule, "prefix_cache", False):
+def _check_sharing(config: Config, schedule: msgspec.Struct) -> None:
+    """What does not go with prefix_cache, and what not without it."""
+    is_shared, key = getattr(schedule, "prefix_cache", False), "stages.schedule.options"
+    is_contiguous = getattr(schedule, "allocation", "paged") == "contiguous"
+    if is_contiguous and getattr(schedule, "kv_eviction", "none") != "none":
         raise ConfigError(
-            f'{config.origin}: stages.schedule.options.allocation = "contiguous": '
-            "stages.schedule.options.prefix_cache must be false, for ranges are not shared"
+            f'{config.origin}: {key}.allocation = "contiguous": {key}.kv_eviction must be "none", for ranges '
+            "are given back as a whole"
+        )
+    if is_shared and is_contiguous:
+        raise ConfigError(
+            f'{config.origin}: {key}.allocation = "contiguous": {key}.prefix_cache must be false, for ranges '
+            "are not shared"
+        )
+    if not is_shared and (count := _option(schedule, "max_pinned_blocks", 0)):
+        raise ConfigError(
+            f"{config.origin}: {key}.max_pinned_blocks = {count}: {key}.prefix_cache must be true, for what "
+            "is not cached cannot stay so"
+        )
+
+
+def _check_tiers(config: Config, schedule: msgspec.Struct) -> None:
+    """What the disk needs to be of use."""
+    device = device_options(config)
+    if device.disk_kv is None:
+        return
+    key = f"{config.origin}: device.disk_kv"
+    if not device.host_kv_memory:
+        raise ConfigError(f"{key}: needs device.host_kv_memory, for blocks go to disk and back through it")
+    if not getattr(schedule, "prefix_cache", True):
+        raise ConfigError(
+            f"{key}: needs stages.schedule.options.prefix_cache, for it keeps what that has cached"
         )
 
 

@@ -87,6 +87,12 @@ class Terms(Message, frozen=True):
     """How long the client will wait for its first token; None: the server's max_wait_ms."""
     cache_salt: str = ""
     """KV is shared only between requests of one tenant that have the same."""
+    kv_eviction: str = ""
+    kv_budget: int | None = None
+    kv_sinks: int | None = None
+    """What of its context stays in KV memory, by the rules of core.retention; none of them: the server's."""
+    cache_pin: bool = False
+    """The full blocks of its prompt are to stay cached when it has ended."""
 
 
 class GenerateRequest(Message, frozen=True):
@@ -153,6 +159,10 @@ class Room(Message, frozen=True):
 
 class Wake(Message, frozen=True):
     """To schedule from itself, control lane: the time has come that its scheduler asked to be woken at."""
+
+
+class ClearPins(Message, frozen=True):
+    """To schedule from the admin port, control lane: nothing is pinned any more."""
 
 
 class Shelved(NamedTuple):
@@ -222,6 +232,7 @@ class Completion(Message, frozen=True):
     timings: Timings
     num_cached_tokens: int = 0
     """Of the prompt, that were not computed."""
+    num_dropped_tokens: int = 0
 
 
 class ClientSink(Protocol):
@@ -263,16 +274,34 @@ class Admitted(Message, frozen=True):
     slot: int
     sampling: SamplingParams
     request_id: int
+    num_dropped: int = 0
+    """Tokens of it whose blocks are not in its table any more."""
+    sinks: int = 0
+    window: int = 0
+    """See gpu.api.StepInputs.windows."""
+    is_weighed: bool = False
+    """How much each of its blocks is attended to is added up, for `questions` to come."""
+
+
+class VictimQuestion(Message, frozen=True):
+    """Which of the columns first_col ... end_col - 1 of a row's table were attended to least so far?"""
+
+    row: int
+    num_victims: int
+    first_col: int
+    end_col: int
 
 
 class StepPlan(Message, frozen=True):
     """schedule -> execute: one forward pass over packed rows, prefill and decode mixed.
 
     Row i computes `num_tokens[i]` tokens at positions num_computed[i] ... of the sequence in device
-    slot `slots[i]`. Before the pass, block_ids[j] becomes block number block_cols[j] of slot
-    block_slots[j]. Each worker launches its steps in the order of step_id, so a freed block may be given to
-    another sequence in a later plan of that worker while an earlier one is still in flight. In each layer
-    the KV of all rows is written before any row reads: a row may read what another row of its step computes.
+    slot `slots[i]`. Before the pass, one after the other, column dropped_cols[k] is taken out of the table of
+    slot dropped_slots[k], and those after it move up; then block_ids[j] becomes column block_cols[j] of
+    slot block_slots[j]. A token is at the entry of its position, less the tokens dropped so far. Each worker
+    launches its steps in the order of step_id, so a freed block may be given to another sequence in a later
+    plan of that worker while an earlier one is still in flight. In each layer the KV of all rows is written
+    before any row reads: a row may read what another row of its step computes.
     """
 
     step_id: int
@@ -299,6 +328,9 @@ class StepPlan(Message, frozen=True):
     loaded_ids: list[int] = []
     worker: int = 0
     """Which device worker runs it; slots are each worker's own, blocks are shared."""
+    dropped_slots: list[int] = []
+    dropped_cols: list[int] = []
+    questions: list[VictimQuestion] = []
 
 
 class DiskMove(NamedTuple):
@@ -353,6 +385,10 @@ class StepHandle(Protocol):
         """One token id per row whose `samples` is True, in row order. Waits for the device."""
         ...
 
+    def victims_sync(self) -> list[list[int]]:
+        """Columns, ascending, for each of the plan's questions. Waits for the device."""
+        ...
+
     @property
     def end_ns(self) -> int:
         """When the device ended the step; valid once `is_ready()`."""
@@ -368,6 +404,8 @@ class SampledBatch(Message, frozen=True):
     token_ids: list[int]
     times_ns: tuple[int, int, int, int, int]
     """planned, device begin, device end, taken by sample, sent by sample."""
+    victims: list[list[int]] = []
+    """Columns for each of the plan's questions."""
 
 
 class Started(Message, frozen=True):
@@ -384,7 +422,7 @@ class SequenceTimes(Message, frozen=True):
     """base_ns + (0, ..., its worker's TokenBatch.elapsed_ns, ..., 0) is the request's segments up to that
     batch's sent_ns.
 
-    Sent when a sequence starts, resumes or is cancelled, so that a token costs no accounting.
+    Sent when a sequence starts, resumes, has blocks dropped or ends, so that a token costs no accounting.
     """
 
     request_id: int
@@ -393,6 +431,8 @@ class SequenceTimes(Message, frozen=True):
     """Of this request, so far."""
     worker: int = 0
     """Whose totals in elapsed_ns those are."""
+    num_dropped_tokens: int = 0
+    """Of this request's context, so far."""
 
 
 class TokenBatch(Message, frozen=True):

@@ -8,6 +8,7 @@ from aiohttp import web
 
 from pipeline.admin.feed import Feed
 from pipeline.admin.guard import WILDCARDS, headers, host_of
+from pipeline.admin.kv import KvApi
 from pipeline.admin.live import TICK_S, Live
 from pipeline.admin.page_files import INDEX, PageFiles
 from pipeline.admin.views import About
@@ -35,6 +36,7 @@ class Api:
         self._page = PageFiles()
         self._live = Live(pipeline)
         self.feed = Feed(self._reading, TICK_S)
+        self.kv = KvApi(pipeline)
         self._num_pages = 0
         self._judging = asyncio.Lock()
         self._door: tuple[str, int] | None = None
@@ -46,6 +48,7 @@ class Api:
 
     def close(self) -> None:
         self.feed.close()
+        self.kv.close()
 
     async def protect(self, request: web.Request, response: web.StreamResponse) -> None:
         """Put the headers of guard on every answer."""

@@ -5,6 +5,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from pipeline.core.block_pool import BlockPool, blocks_for
 from pipeline.core.contiguous_pool import ContiguousPool
+from pipeline.core.pins import Pins
 from pipeline.core.sequence import Sequence
 
 Forget: TypeAlias = Callable[[int], None]
@@ -14,7 +15,10 @@ AllocationName: TypeAlias = Literal["paged", "contiguous"]
 class Allocation(Protocol):
     """What the residents ask."""
 
-    def new_pool(self, num_blocks: int, forget: Forget) -> BlockPool: ...
+    is_by_block: bool
+    """A sequence may take and give back single blocks."""
+
+    def new_pool(self, num_blocks: int, forget: Forget, pins: Pins | None) -> BlockPool: ...
 
     def num_first(self, sequence: Sequence, block_size: int) -> int:
         """Blocks that it enters with: for all the tokens it has, at least."""
@@ -28,8 +32,10 @@ class Allocation(Protocol):
 class Paged:
     """Blocks for the tokens there are; one more when it grows past its last."""
 
-    def new_pool(self, num_blocks: int, forget: Forget) -> BlockPool:
-        return BlockPool(num_blocks, forget)
+    is_by_block = True
+
+    def new_pool(self, num_blocks: int, forget: Forget, pins: Pins | None) -> BlockPool:
+        return BlockPool(num_blocks, forget, pins)
 
     def num_first(self, sequence: Sequence, block_size: int) -> int:
         return blocks_for(len(sequence.token_ids), block_size)
@@ -46,7 +52,9 @@ class Contiguous:
     before paging. The baseline, for comparisons. Nobody grows, so nobody is preempted for that.
     """
 
-    def new_pool(self, num_blocks: int, forget: Forget) -> BlockPool:
+    is_by_block = False
+
+    def new_pool(self, num_blocks: int, forget: Forget, pins: Pins | None) -> BlockPool:
         return ContiguousPool(num_blocks)
 
     def num_first(self, sequence: Sequence, block_size: int) -> int:

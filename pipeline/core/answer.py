@@ -38,6 +38,7 @@ class Answer:
         "is_chat",
         "last_ns",
         "num_cached_tokens",
+        "num_dropped_tokens",
         "num_pending",
         "num_preemptions",
         "num_prompt_tokens",
@@ -66,6 +67,7 @@ class Answer:
         """The device worker whose totals `base_ns` goes with."""
         self.num_prompt_tokens = 0
         self.num_cached_tokens = 0
+        self.num_dropped_tokens = 0
         self.num_preemptions = 0
         self.text = ""
         self.num_pending = 0
@@ -113,6 +115,7 @@ class Answer:
                 self.ttft_segments_ns,
             ),
             self.num_cached_tokens,
+            self.num_dropped_tokens,
         )
 
     def _segments(self, step: TextBatch, taken_ns: int) -> tuple[int, ...]:

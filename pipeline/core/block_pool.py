@@ -3,6 +3,8 @@
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable
 
+from pipeline.core.pins import IdleOrder
+
 FREE, OWNED, CACHED, SHARED = range(4)
 """States of a block. CACHED is free as well, but still holds what somebody may want to read."""
 
@@ -14,15 +16,21 @@ class BlockPool:
 
     Args:
         forget: is told of a kept block that is taken, before anybody can write to it.
+        idle: the order in which kept blocks are taken; None: whichever was held longest ago first.
     """
 
-    def __init__(self, num_blocks: int, forget: Callable[[int], None] | None = None) -> None:
+    def __init__(
+        self,
+        num_blocks: int,
+        forget: Callable[[int], None] | None = None,
+        idle: IdleOrder | None = None,
+    ) -> None:
         self.num_blocks = num_blocks
         self.num_saved = 0
         """How many more blocks would be held if none had several holders."""
         self._forget = forget
         self._free = list(range(num_blocks - 1, -1, -1))
-        self._idle: OrderedDict[int, None] = OrderedDict()
+        self._idle: IdleOrder = OrderedDict() if idle is None else idle
         """Kept blocks without a holder, in the order in which they lost the last one."""
         self._num_holders = [0] * num_blocks
         self._is_kept = bytearray(num_blocks)

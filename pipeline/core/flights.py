@@ -29,6 +29,8 @@ class Flight:
     """What a padded batch would compute in this step for nothing; see policies.batching."""
     preempted_ids: list[int]
     """Requests that were sent back to the queue since the plan before."""
+    asking: list[tuple[Sequence, int]] = field(default_factory=list)
+    """Whose blocks the plan's questions are about, and their epochs."""
     resting: list[int] = field(default_factory=list)
     """Blocks that are free once it is applied; see flights."""
 
@@ -41,9 +43,9 @@ class Flight:
 class Flights:
     """Each worker's, in the order of their launch.
 
-    Why blocks rest: a freed block may still be written by a step in flight. A later step of the same worker
-    runs after that one, so with one worker a freed block is free at once. A step of another worker may run
-    at the same time: with more than one, the freed block is free once that step is applied.
+    Why blocks rest: a freed block may still be written, or read, by a step in flight. A later step of the
+    same worker runs after that one, so with one worker a freed block is free at once. A step of another
+    worker may run at the same time: with more than one, the freed block is free once that step is applied.
     """
 
     def __init__(self, num_workers: int) -> None:
@@ -74,7 +76,7 @@ class Flights:
         raise AssertionError(f"step {step_id} applied, but it is the oldest of no worker")
 
     def rest(self, worker: int, blocks: list[int]) -> bool:
-        """Keep blocks that the steps of `worker` may write until these are applied; False: no need to."""
+        """Keep blocks that the steps of `worker` may touch until these are applied; False: no need to."""
         flying = self._flying[worker]
         if self.num_workers == 1 or not flying:
             return False

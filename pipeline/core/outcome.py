@@ -43,6 +43,11 @@ class Outcome:
         """The sequence is preempted, or handed over to another worker."""
         sequence.clocked.leave(self._timelines[sequence.worker])
 
+    def dropped(self, sequence: Sequence) -> None:
+        """Blocks of its context have been dropped: what the text side was told of that is no longer true."""
+        if sequence.is_started:
+            self._timed.append(sequence)
+
     def tokens(self, request_ids: list[int], token_ids: list[int]) -> None:
         """One token each of sequences that go on."""
         self._request_ids += request_ids
@@ -79,7 +84,9 @@ class Outcome:
 
     def _times(self, sequence: Sequence, now_ns: int) -> SequenceTimes:
         base_ns = sequence.clocked.base_ns(self._timelines[sequence.worker], now_ns)
-        return SequenceTimes(sequence.request_id, base_ns, sequence.epoch, sequence.worker)
+        return SequenceTimes(
+            sequence.request_id, base_ns, sequence.epoch, sequence.worker, sequence.num_dropped_tokens
+        )
 
     def _start(self, sequence: Sequence) -> None:
         if not sequence.is_started:

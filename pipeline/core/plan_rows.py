@@ -1,8 +1,8 @@
 """PlanRows: the columns of a StepPlan while it is being filled."""
 
 from pipeline.core.host_places import BlockCopies
-from pipeline.core.sequence import Sequence
-from pipeline.messages import NO_TOKEN, Admitted, StepPlan
+from pipeline.core.sequence import NOT_TOLD, Sequence
+from pipeline.messages import NO_TOKEN, Admitted, StepPlan, VictimQuestion
 
 
 class PlanRows:
@@ -13,6 +13,8 @@ class PlanRows:
         self.budget = budget
         self.joined: list[Sequence] = []
         """Sequences that get a slot of this worker with this step."""
+        self.asking: list[tuple[Sequence, int]] = []
+        """Whose row has a question, and its epoch."""
         self.num_decode_tokens = 0
         self._request_ids: list[int] = []
         self._epochs: list[int] = []
@@ -25,6 +27,9 @@ class PlanRows:
         self._block_slots: list[int] = []
         self._block_cols: list[int] = []
         self._block_ids: list[int] = []
+        self._dropped_slots: list[int] = []
+        self._dropped_cols: list[int] = []
+        self._questions: list[VictimQuestion] = []
 
     @property
     def is_empty(self) -> bool:
@@ -45,16 +50,34 @@ class PlanRows:
     def join(self, sequence: Sequence) -> None:
         """The sequence is new to this worker, which must know its slot and all its blocks."""
         self.joined.append(sequence)
-        self._admitted.append(Admitted(sequence.slot, sequence.sampling, sequence.request_id))
-        self._block_slots += [sequence.slot] * len(sequence.blocks)
-        self._block_cols += range(len(sequence.blocks))
-        self._block_ids += sequence.blocks
+        retention = sequence.retention
+        self._admitted.append(
+            Admitted(
+                sequence.slot,
+                sequence.sampling,
+                sequence.request_id,
+                sequence.num_dropped,
+                retention.num_sinks if retention.window else 0,
+                retention.window,
+                retention.is_weighed,
+            )
+        )
+        sequence.num_told, sequence.dropped_cols = 0, []
+        self.tell(sequence)
 
-    def grow(self, sequences: list[Sequence]) -> None:
-        """Each has one block more."""
-        self._block_slots += [each.slot for each in sequences]
-        self._block_cols += [len(each.blocks) - 1 for each in sequences]
-        self._block_ids += [each.blocks[-1] for each in sequences]
+    def tell(self, sequence: Sequence) -> None:
+        """Bring its table on the worker up to date: what was dropped, then what is new."""
+        slot, blocks, first = sequence.slot, sequence.blocks, sequence.num_told
+        if first == NOT_TOLD:
+            return  # it joins with this step
+        if sequence.dropped_cols:
+            self._dropped_slots += [slot] * len(sequence.dropped_cols)
+            self._dropped_cols += sequence.dropped_cols
+            sequence.dropped_cols = []
+        self._block_slots += [slot] * (len(blocks) - first)
+        self._block_cols += range(first, len(blocks))
+        self._block_ids += blocks[first:]
+        sequence.num_told = len(blocks)
 
     def decode(self, sequences: list[Sequence]) -> None:
         """One row for each, of the one token it has to catch up: the hot path, so it goes by columns."""
@@ -93,6 +116,12 @@ class PlanRows:
         self.num_decode_tokens += count == 1 and is_last and start >= sequence.num_prompt_tokens
         self.budget -= count
 
+    def ask(self, sequence: Sequence, num_victims: int, columns: range) -> None:
+        """Which of these columns are the least of its context? It has the latest row."""
+        sequence.is_asking = True
+        self.asking.append((sequence, sequence.epoch))
+        self._questions.append(VictimQuestion(self.num_rows - 1, num_victims, columns.start, columns.stop))
+
     def seal(self, step_id: int, now_ns: int, copies: BlockCopies) -> StepPlan:
         """The finished plan; the rows are given away."""
         return StepPlan(
@@ -114,4 +143,7 @@ class PlanRows:
             loaded_places=copies.loaded_places,
             loaded_ids=copies.loaded_ids,
             worker=self.worker,
+            dropped_slots=self._dropped_slots,
+            dropped_cols=self._dropped_cols,
+            questions=self._questions,
         )

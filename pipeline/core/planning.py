@@ -66,8 +66,8 @@ class Planner:
     def _decode(self, rows: PlanRows) -> list[Sequence]:
         """Decode rows come first in a step; those who share what the budget leaves for prefill."""
         decoding, prefilling = self._ready()
-        decoding = self._grow(decoding[: rows.budget], rows)
-        rows.decode(decoding)
+        decoding = self._grow(self._able(decoding[: rows.budget]), rows)
+        self._go_on(decoding, rows)
         self._policies.order.served(decoding)
         rows.limit(self._policies.budget.max_tokens(len(decoding), self._residents.num_kv_tokens))
         return [each for each in prefilling if each.slot >= 0]
@@ -107,6 +107,26 @@ class Planner:
             decoding = [each for each in decoding if each.num_tokens == len(each.token_ids)]
         return decoding, prefilling
 
+    def _able(self, decoding: list[Sequence]) -> list[Sequence]:
+        """Those that need not wait for the device to say what they drop."""
+        residents = self._residents
+        if not residents.num_dropping:
+            return decoding
+        for sequence in decoding:
+            self._trim(sequence)
+        return [each for each in decoding if residents.can_go_on(each)]
+
+    def _go_on(self, decoding: list[Sequence], rows: PlanRows) -> None:
+        """Each computes one token."""
+        if self._residents.num_dropping:
+            dropping = [each for each in decoding if each.retention.drops]
+            decoding = [each for each in decoding if not each.retention.drops]
+        else:
+            dropping = []
+        rows.decode(decoding)
+        for sequence in dropping:
+            self._compute(sequence, rows)
+
     def _grow(self, decoding: list[Sequence], rows: PlanRows) -> list[Sequence]:
         """See to it that each holds the block that its token is written to; those that do, and still run."""
         residents = self._residents
@@ -120,7 +140,8 @@ class Planner:
             short = [each for each in short if each.slot >= 0 and each not in owed]
         if self._role.decodes:
             residents.num_owed = len(owed)
-        rows.grow(short)
+        for sequence in short:
+            rows.tell(sequence)
         return decoding
 
     def _find_block(self, sequence: Sequence) -> None:
@@ -162,8 +183,24 @@ class Planner:
         self._compute(sequence, rows)
 
     def _compute(self, sequence: Sequence, rows: PlanRows) -> None:
-        rows.add(sequence, min(sequence.num_to_compute(), rows.budget))
-        self._residents.store(sequence)
+        """As many of its tokens as the step and its blocks have room for; none until enough was dropped."""
+        residents, retention = self._residents, sequence.retention
+        self._trim(sequence)
+        count = min(sequence.num_to_compute(), rows.budget, residents.room(sequence))
+        if not count:
+            return
+        rows.tell(sequence)
+        rows.add(sequence, count)
+        residents.store(sequence)
+        num_victims = retention.num_victims(sequence.num_entries)
+        if num_victims and not sequence.is_asking:
+            rows.ask(sequence, num_victims, retention.candidates(sequence.num_entries))
+
+    def _trim(self, sequence: Sequence) -> None:
+        """Drop what none of its queries to come will see."""
+        if columns := sequence.retention.unseen(sequence.num_entries):
+            self._residents.drop(sequence, columns)
+            self._outcome.dropped(sequence)
 
     def _take_over(self, rows: PlanRows) -> None:
         """The worker learns of those handed over to it, whether or not they have a row."""
@@ -172,9 +209,11 @@ class Planner:
         self._residents.handed_over.clear()
 
     def _preempt(self, sequence: Sequence) -> None:
-        """Send it back to the queue; what eviction does not keep is computed again after its return."""
+        """Send it back to the queue; what eviction does not keep is computed again after its return. What was
+        dropped of it is seen again by the first of its tokens: so it is always computed again as a whole.
+        """
         self._outcome.leave(sequence)
-        num_kept = self._policies.eviction.evict(sequence)
+        num_kept = 0 if sequence.retention.drops else self._policies.eviction.evict(sequence)
         self._residents.leave(sequence)
         sequence.epoch += 1
         sequence.num_computed = num_kept

@@ -15,6 +15,7 @@ too: equal keys alone give no hit.
 from collections.abc import Iterator
 from typing import Protocol
 
+from pipeline.core.kv_events import KvEvents
 from pipeline.core.prefix import NOWHERE, Entry, Link, PrefixHash
 from pipeline.core.sequence import Sequence
 from pipeline.core.tiers import Tiers
@@ -123,15 +124,19 @@ class PrefixCache:
     """Costs nothing per token: one hash (1 to 2 us) for each block that is looked for or filled.
 
     Args:
+        events: is told of each block of the device that holds something from now on, or no longer.
         tiers: where blocks go that are taken; None: they are lost.
     """
 
-    def __init__(self, prefix_hash: PrefixHash, tiers: Tiers | None = None) -> None:
+    def __init__(
+        self, prefix_hash: PrefixHash, events: KvEvents | None = None, tiers: Tiers | None = None
+    ) -> None:
         self.num_queried_tokens = 0
         """Prompt tokens of sequences that were admitted for the first time, and"""
         self.num_hit_tokens = 0
         """how many of them were not computed."""
         self.num_forgotten = 0
+        self._events = events
         self.tiers = tiers or Tiers.none()
         self.tiers.open(self._lost)
         self._hash = prefix_hash
@@ -198,6 +203,8 @@ class PrefixCache:
         entry = self._on_device.pop(block)
         entry.block = NOWHERE
         self.num_forgotten += 1
+        if self._events is not None:
+            self._events.removed(entry.link)
         self.tiers.taken(entry, block)
         if entry.is_lost:
             self._lost(entry)
@@ -236,7 +243,8 @@ class PrefixCache:
     def _chain(self, sequence: Sequence, last: list[Entry], start: int) -> Iterator[Entry]:
         """Entries of its blocks from `start` on, as far as there are any; `last`: the one before, if any."""
         parent = last[0] if last else None
-        for index in range(start, (len(sequence.token_ids) - 1) // self._block_size):
+        num_lasting = min(len(sequence.token_ids) - 1, sequence.retention.num_sinks)
+        for index in range(start, num_lasting // self._block_size):
             link = self._link(sequence, index)
             entry = self._entries.get(link.key)
             if entry is None or not entry.is_behind(parent, link):
@@ -261,6 +269,8 @@ class PrefixCache:
 
     def _put(self, entry: Entry, block: int) -> None:
         entry.block, self._on_device[block] = block, entry
+        if self._events is not None:
+            self._events.stored(entry.link)
 
     def _lost(self, entry: Entry) -> None:
         if self._entries.get(entry.link.key) is entry:

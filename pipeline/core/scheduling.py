@@ -4,9 +4,10 @@
 up, `apply` takes the sampled ones, `take_tokens` yields what the text side must hear. Time is passed in.
 
 Who goes first, and who gives way, is asked of policies (core.policies); it is right whatever they answer. A
-sequence is admitted only when the blocks for all tokens it has fit at once, so it is never preempted by its
-own prompt. When a running one finds no block to grow, another (or it itself) is preempted. Since a request
-that cannot fit alone is refused, and preemptions are bounded, every sequence ends.
+sequence is admitted only when the blocks for all tokens it has fit at once (or all that it ever holds, where
+it drops some on its way: core.retention), so it is never preempted by its own prompt. When a running one
+finds no block to grow, another (or it itself) is preempted. Since a request that cannot fit alone is refused,
+and preemptions are bounded, every sequence ends.
 """
 
 from pipeline.core.allocation import ALLOCATIONS, AllocationName
@@ -22,6 +23,7 @@ from pipeline.core.residents import Residents
 from pipeline.core.roles import Role
 from pipeline.core.sequence import Sequence
 from pipeline.core.waiting import Waiting
+from pipeline.errors import RequestError
 from pipeline.messages import (
     NO_TOKEN,
     DeviceReady,
@@ -44,6 +46,7 @@ class Scheduler:
         roles: of each device worker.
         prefixes: likewise; None: every sequence computes all its tokens.
         allocation: of blocks; ranges that are contiguous are not shared, so not with `prefixes`.
+        max_pinned_blocks: that requests may keep cached (core.pins); 0: who asks for it is refused.
     """
 
     def __init__(
@@ -54,12 +57,13 @@ class Scheduler:
         roles: tuple[Role, ...] = (Role.BOTH,),
         prefixes: SharedPrefixes | None = None,
         allocation: AllocationName = "paged",
+        max_pinned_blocks: int = 0,
     ) -> None:
         self.device = device
         self.roles = roles
         self.policies = policies
         prefixes = NoSharing() if prefixes is None else prefixes
-        self.residents = Residents(device, prefixes, len(roles), ALLOCATIONS[allocation])
+        self.residents = Residents(device, prefixes, len(roles), ALLOCATIONS[allocation], max_pinned_blocks)
         self._flights = self.residents.flights
         self.waiting = Waiting(policies)
         self.num_steps = 0
@@ -138,21 +142,41 @@ class Scheduler:
             self._tombstones.remove(request.request_id)
             self._outcome.end(sequence, NO_TOKEN, FinishReason.CANCELLED)
             return None
-        capacity = self.device.num_blocks * self.device.block_size
-        if sequence.max_kv_tokens > capacity:
-            return Rejected(
-                request.request_id,
-                f"The KV cache holds {capacity} tokens; this request needs {sequence.max_kv_tokens} "
-                f"({sequence.num_prompt_tokens} prompt + {request.sampling.max_tokens} max_tokens - 1).",
-                status=400,
-                param="max_tokens",
-                code="kv_capacity_exceeded",
-            )
+        try:
+            self._check(sequence)
+        except RequestError as error:
+            return Rejected.of(request.request_id, error)
         self._live[request.request_id] = sequence
         self.policies.lengths.predict(sequence)
         sequence.is_fetching = self.residents.prefixes.expect(sequence, request.sent_ns)
         self.waiting.push(sequence)
         return None
+
+    def _check(self, sequence: Sequence) -> None:
+        """Raises RequestError if it can never run."""
+        if sequence.terms.cache_pin and self.residents.pins is None:
+            raise RequestError(
+                "This server pins nothing: stages.schedule.options.max_pinned_blocks is 0.",
+                param="cache_pin",
+                code="pinning_off",
+            )
+        sequence.retention = self.policies.retentions.of(sequence.terms, sequence.max_kv_tokens)
+        if sequence.retention.drops and not self.residents.allocation.is_by_block:
+            raise RequestError(
+                "This server keeps each context in one range, and drops nothing of it "
+                '(stages.schedule.options.allocation is "contiguous").',
+                param="kv_eviction",
+                code="kv_eviction_off",
+            )
+        capacity = self.device.num_blocks * self.device.block_size
+        if not sequence.retention.drops and sequence.max_kv_tokens > capacity:
+            raise RequestError(
+                f"The KV cache holds {capacity} tokens; this request needs {sequence.max_kv_tokens} "
+                f"({sequence.num_prompt_tokens} prompt + {sequence.max_tokens} max_tokens - 1). "
+                "One with 'kv_eviction' needs no more than its 'kv_budget' and a block.",
+                param="max_tokens",
+                code="kv_capacity_exceeded",
+            )
 
     def add_rejected(self, request_id: int) -> None:
         """An id that was rejected before it became a sequence: it has arrived, and ends there."""
@@ -211,6 +235,7 @@ class Scheduler:
         self.pool.give_back(flight.resting)
         self.policies.host.applied(flight.step_id)
         self._learn(flight, sampled)
+        self._drop(flight, sampled)
         self._outcome.step(flight, (*sampled.times_ns, taken_ns))
         live, eos_ids = self._live, self._eos_ids
         going_on: list[int] = []
@@ -251,6 +276,14 @@ class Scheduler:
             self._outcome.leave(sequence)
             self.residents.hand_over(sequence)
 
+    def _drop(self, flight: Flight, sampled: SampledBatch) -> None:
+        """The device has said which blocks it can do without."""
+        for (sequence, epoch), columns in zip(flight.asking, sampled.victims, strict=True):
+            if sequence.epoch == epoch and sequence.slot >= 0:
+                sequence.is_asking = False
+                self.residents.drop(sequence, columns)
+                self._outcome.dropped(sequence)
+
     def _flight(self, rows: PlanRows) -> Flight:
         num_padding_tokens = self.policies.batching.num_padding(self.num_running)
         self.num_padding_tokens += num_padding_tokens
@@ -271,6 +304,7 @@ class Scheduler:
             ),
             num_padding_tokens=num_padding_tokens,
             preempted_ids=self._planners[rows.worker].take_preempted(),
+            asking=rows.asking,
         )
 
     # Endings --------------------------------------------------------------------------------

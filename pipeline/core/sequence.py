@@ -3,15 +3,18 @@
 from dataclasses import dataclass, field
 
 from pipeline.core.prefix import Prefix
+from pipeline.core.retention import KEEP_ALL, Retention
 from pipeline.core.timeline import Clocked
 from pipeline.messages import SamplingParams, Terms, TokenizedRequest
+
+NOT_TOLD = -1
 
 
 @dataclass(slots=True, eq=False)
 class Sequence:
     """Tokens known, tokens handed to the device, blocks held.
 
-    Invariants: num_computed <= num_tokens; blocks cover num_computed tokens while running;
+    Invariants: num_computed <= num_tokens; blocks cover its num_computed - num_dropped entries while running;
     slot >= 0 exactly while running.
     """
 
@@ -34,8 +37,20 @@ class Sequence:
     worker: int = 0
     """Which device worker computes it."""
     blocks: list[int] = field(default_factory=list)
+    """Of its context: without those that were dropped."""
+    num_told: int = 0
+    """So many of them are in its worker's table; NOT_TOLD: it does not know the sequence yet."""
     num_computed: int = 0
-    """Tokens whose KV is written once the steps in flight are done."""
+    """Tokens that the device has, or has had, once the steps in flight are done."""
+    retention: Retention = KEEP_ALL
+    num_dropped: int = 0
+    """Of num_computed, those whose blocks were dropped since it got its slot."""
+    dropped_cols: list[int] = field(default_factory=list)
+    """Those that its worker has not been told of."""
+    num_dropped_tokens: int = 0
+    """Dropped in its whole life."""
+    is_asking: bool = False
+    """The device has been asked which blocks to drop."""
     prefix: Prefix = field(default_factory=Prefix)
     num_cached_tokens: int = 0
     """Of the prompt, whose KV was found in the cache when it was first admitted."""
@@ -84,6 +99,11 @@ class Sequence:
     def max_kv_tokens(self) -> int:
         """The most tokens it can come to hold KV for: the last token sampled is never fed back."""
         return self.max_len - 1
+
+    @property
+    def num_entries(self) -> int:
+        """Tokens that its context holds."""
+        return self.num_computed - self.num_dropped
 
     def num_to_compute(self) -> int:
         """Tokens to catch up. 0 once the steps in flight already yield its last token.

@@ -16,7 +16,7 @@ from pipeline.gpu.host.library import HostLibrary, load_library
 from pipeline.gpu.host.model import HostLlama, check_shape
 from pipeline.gpu.host.sampling import HostSampler
 from pipeline.gpu.kernels.reference import TorchOps
-from pipeline.gpu.kv_dtype import KvDtype, is_quantised
+from pipeline.gpu.kv_dtype import KvDtype
 from pipeline.gpu.models import find_model
 from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.sampling import SamplingOp
@@ -32,6 +32,8 @@ class Opened(NamedTuple):
     kv_dtype: KvDtype
     grows_by_context: bool = True
     """Whether the memory that a step needs grows with the contexts of its rows."""
+    arithmetic: str = ""
+    """What the bits of keys and values depend on, beside the model and what they are stored as."""
 
 
 def open_model(
@@ -52,16 +54,13 @@ def open_model(
     library = _host_library(architecture, options, dtype, device)
     if library is None:
         ops = TorchOps(device, options.block_size, kv_dtype)
-        return Opened(family.load(architecture, tensors, ops, dtype, device), ops, None, kv_dtype)
-    if is_quantised(kv_dtype):
-        raise ConfigError(
-            f'kv_dtype = "{kv_dtype}" needs backend = "torch": the host kernels know bf16 alone'
-        )
+        model = family.load(architecture, tensors, ops, dtype, device)
+        return Opened(model, ops, None, kv_dtype, True, f"torch {torch.__version__} {device.type} {dtype}")
     is_int8 = _choose_int8(options, evidence)
     weights, threads = "int8" if is_int8 else "bf16", torch.get_num_threads()
     _log().info("the model runs on the host kernels", isa=library.isa_name, weights=weights, threads=threads)
-    model = HostLlama.load(architecture, tensors, library, is_int8, threads)
-    return Opened(model, model, HostSampler(library, threads), kv_dtype, grows_by_context=False)
+    host = HostLlama.load(architecture, tensors, library, is_int8, threads, kv_dtype)
+    return Opened(host, host, HostSampler(library, threads), kv_dtype, False, f"{library.name} {weights}")
 
 
 def _kv_dtype(options: RunnerOptions, dtype: torch.dtype) -> KvDtype:
@@ -94,7 +93,7 @@ def _check(
     if device.type != "cpu":
         raise HostUnavailable(f"it runs on the CPU, and the device is {device.type}")
     if dtype != torch.bfloat16:
-        raise HostUnavailable('it keeps keys and values in bf16, and dtype = "float32"')
+        raise HostUnavailable('it computes in bf16, and dtype = "float32"')
     check_shape(architecture, options.block_size)
 
 

@@ -7,15 +7,31 @@ moves nothing more.
 import threading
 import time
 from collections.abc import Callable
+from hashlib import blake2b
+from pathlib import Path
 from queue import SimpleQueue
 
 import structlog
 
 from pipeline.gpu.disk_file import DiskFile
+from pipeline.gpu.options import RunnerOptions
+from pipeline.gpu.sizing import disk_kv_bytes
 from pipeline.messages import DiskMove, DiskMoved, DiskMoves, DiskReady, Shelved
 
 QUIET_S = 60.0
 """After a line about corrupt blocks, for so long none."""
+
+
+def open_disk_file(options: RunnerOptions, purpose: str, block_bytes: int) -> DiskFile | None:
+    """The file that the settings name, for what `purpose` describes; None: there is to be none.
+
+    Raises ConfigError.
+    """
+    max_bytes = disk_kv_bytes(options.disk_kv_memory)
+    if options.disk_kv is None or not max_bytes:
+        return None
+    digest = blake2b(purpose.encode(), digest_size=32).digest()
+    return DiskFile(Path(options.disk_kv), digest, block_bytes, max_bytes, keeps=options.disk_kv_keep)
 
 
 class DiskKv:
@@ -44,7 +60,7 @@ class DiskKv:
         file = self._file
         return DiskReady(file.num_shelves, self._keeps, file.secret, tuple(file.kept), file.num_corrupt)
 
-    def start(self, report: Callable[[DiskMoved], None]) -> None:
+    def start(self, report: Callable[[DiskMoved], object]) -> None:
         """`report` is called on this thread for each DiskMoves, in their order."""
         self._thread = threading.Thread(target=self._run, args=(report,), name="disk", daemon=True)
         self._thread.start()
@@ -61,7 +77,7 @@ class DiskKv:
             self._thread = None
         self._file.close()
 
-    def _run(self, report: Callable[[DiskMoved], None]) -> None:
+    def _run(self, report: Callable[[DiskMoved], object]) -> None:
         while (moves := self._moves.get()) is not None:
             report(self._move(moves))
 

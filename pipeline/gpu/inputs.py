@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from pipeline.gpu.api import StepInputs
+from pipeline.gpu.contexts import Contexts, Ints
 from pipeline.gpu.sampling import SamplingRows
 from pipeline.messages import NO_TOKEN, StepPlan
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,27 +37,38 @@ class SlotTable:
         self._top_p = np.ones(max_num_seqs, dtype=np.float32)
         self._seed = np.zeros(max_num_seqs, dtype=np.int64)
         self._last_token = torch.zeros(max_num_seqs, dtype=torch.int64, device=device)
+        self._contexts = Contexts(max_num_seqs, max_blocks, block_size)
 
     def prepare(self, plan: StepPlan) -> PreparedStep:
         """Apply the plan's admissions and block changes, then lay its rows out: numpy over all tokens."""
         self._admit(plan)
+        self._contexts.apply(plan, self._block_tables)
         self._block_tables[plan.block_slots, plan.block_cols] = plan.block_ids
         slots = np.array(plan.slots)
         num_tokens = np.array(plan.num_tokens)
         ends = np.cumsum(num_tokens)
         context_lens = np.array(plan.num_computed) + num_tokens
         positions = np.arange(ends[-1]) + np.repeat(context_lens - ends, num_tokens)
+        num_dropped = self._contexts.num_dropped(slots)
+        context_lens -= num_dropped
+        num_columns = -(-int(context_lens.max()) // self._block_size)
         sampling = np.flatnonzero(plan.samples)
         logits_rows = ends[sampling] - 1
         token_slots = np.repeat(slots, num_tokens)
+        sinks, windows = self._contexts.masks(slots, self._device)
         inputs = StepInputs(
             token_ids=self._token_ids(np.array(plan.token_ids), token_slots),
             positions=self._on_device(positions),
-            slot_mapping=self._on_device(self._slot_mapping(positions, token_slots)),
+            slot_mapping=self._on_device(
+                self._slot_mapping(positions - np.repeat(num_dropped, num_tokens), token_slots)
+            ),
             query_start=self._on_device(np.concatenate(([0], ends)).astype(np.int32)),
             context_lens=self._on_device(context_lens.astype(np.int32)),
-            block_tables=self._on_device(self._tables(slots, int(context_lens.max()))),
+            block_tables=self._on_device(self._block_tables[slots, :num_columns]),
             logits_rows=self._on_device(logits_rows),
+            sinks=sinks,
+            windows=windows,
+            mass=self._contexts.new_mass(slots, num_columns, self._device),
         )
         rows = self._sampling_rows(slots[sampling], positions[logits_rows])
         return PreparedStep(inputs, rows, self._on_device(slots[sampling]))
@@ -66,6 +76,10 @@ class SlotTable:
     def remember(self, sample_slots: Tensor, token_ids: Tensor) -> None:
         """Keep the sampled tokens [R] as their slots' next input."""
         self._last_token[sample_slots] = token_ids
+
+    def victims(self, plan: StepPlan, inputs: StepInputs) -> list[list[int]]:
+        """The plan's step is done: the answers to its questions."""
+        return self._contexts.weigh(plan, inputs.mass)
 
     def _admit(self, plan: StepPlan) -> None:
         for admitted in plan.admitted:
@@ -83,12 +97,9 @@ class SlotTable:
             on_device[self._on_device(unknown)] = self._last_token[self._on_device(token_slots[unknown])]
         return on_device
 
-    def _slot_mapping(self, positions: Ints, token_slots: Ints) -> Ints:
-        blocks = self._block_tables[token_slots, positions // self._block_size].astype(np.int64)
-        return blocks * self._block_size + positions % self._block_size
-
-    def _tables(self, slots: Ints, max_context_len: int) -> npt.NDArray[np.int32]:
-        return self._block_tables[slots, : -(-max_context_len // self._block_size)]
+    def _slot_mapping(self, entries: Ints, token_slots: Ints) -> Ints:
+        blocks = self._block_tables[token_slots, entries // self._block_size].astype(np.int64)
+        return blocks * self._block_size + entries % self._block_size
 
     def _sampling_rows(self, slots: Ints, positions: Ints) -> SamplingRows:
         return SamplingRows(

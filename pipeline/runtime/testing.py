@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter_ns
-from typing import NamedTuple
 
-from pipeline.messages import NO_TOKEN, DeviceReady, SamplingParams, StepPlan
+from pipeline.messages import NO_TOKEN, DeviceReady, SamplingParams, StepPlan, VictimQuestion
+from pipeline.runtime.reading import Cell, Context
 
 DEFAULT_CAPACITY = DeviceReady(num_blocks=4096, block_size=16, max_num_seqs=256, max_num_batched_tokens=2048)
 
@@ -33,6 +33,17 @@ class FakeHandle:
 
     def token_ids_sync(self) -> list[int]:
         return self._token_ids
+
+    def victims_sync(self) -> list[list[int]]:
+        """As if all blocks weighed the same but for where they are."""
+        return [fake_victims(self.plan.step_id, question) for question in self.plan.questions]
+
+
+def fake_victims(step_id: int, question: VictimQuestion) -> list[int]:
+    """A pure function of the step, which may name any of the columns."""
+    columns = range(question.first_col, question.end_col)
+    least = sorted(columns, key=lambda column: (column * 7919 + step_id * 104_729) % 31)
+    return sorted(least[: question.num_victims])
 
 
 class FakeRunner:
@@ -74,22 +85,13 @@ class FakeRunner:
         return None
 
 
-class Cell(NamedTuple):
-    """What the KV of one position was computed from."""
-
-    position: int
-    token_id: int
-    history: int
-    """Stands for all tokens up to this one, as far as the row that wrote it could read."""
-
-
 class CheckingRunner(FakeRunner):
     """A FakeRunner that keeps what each block would hold, and checks what every row reads.
 
     AssertionError if a plan leaves a hole, reads a block that holds anything but the KV of the tokens before
     (because another sequence has written to it, it was not brought back from host memory, or it was shared
-    with somebody whose tokens differ), has two rows write to one place, or asks for a token the device does
-    not have.
+    with somebody whose tokens differ, or was dropped although it must be seen), has two rows write to one
+    place, or asks for a token the device does not have.
 
     Args:
         prompts: token ids by request id, if the reader's own are to be compared with what he reads.
@@ -100,7 +102,7 @@ class CheckingRunner(FakeRunner):
     ) -> None:
         super().__init__(capacity)
         self._prompts = prompts
-        self._tables: list[dict[int, int]] = [{} for _ in range(capacity.max_num_seqs)]
+        self._contexts = [Context(capacity.block_size) for _ in range(capacity.max_num_seqs)]
         self._owners: list[tuple[int, int] | None] = [None] * capacity.max_num_seqs
         self._last: list[int | None] = [None] * capacity.max_num_seqs
         self._histories: list[int | None] = [None] * capacity.max_num_seqs
@@ -116,10 +118,9 @@ class CheckingRunner(FakeRunner):
     def launch(self, plan: StepPlan, /) -> FakeHandle:
         self._copy(plan)
         for admitted in plan.admitted:
-            self._tables[admitted.slot], self._last[admitted.slot] = {}, None
-            self._owners[admitted.slot] = self._histories[admitted.slot] = None
-        for slot, col, block in zip(plan.block_slots, plan.block_cols, plan.block_ids, strict=True):
-            self._tables[slot][col] = block
+            self._contexts[admitted.slot] = Context(self.capacity.block_size, admitted)
+            self._owners[admitted.slot] = self._histories[admitted.slot] = self._last[admitted.slot] = None
+        self._change_tables(plan)
         assert sum(plan.num_tokens) == len(plan.token_ids) <= self.capacity.max_num_batched_tokens
         assert len(set(plan.slots)) == len(plan.slots), "a slot has two rows"
         written = self._write(plan)
@@ -130,11 +131,25 @@ class CheckingRunner(FakeRunner):
         for slot, samples in zip(plan.slots, plan.samples, strict=True):
             if samples:
                 self._last[slot] = next(sampled)
+        self._name(handle)
         return handle
 
     def _sample(self, plan: StepPlan, histories: list[int]) -> FakeHandle:
         """`histories`: what each row has read, its own tokens included."""
         return super().launch(plan)
+
+    def _change_tables(self, plan: StepPlan) -> None:
+        for slot, column in zip(plan.dropped_slots, plan.dropped_cols, strict=True):
+            self._contexts[slot].drop(column)
+        for slot, column, block in zip(plan.block_slots, plan.block_cols, plan.block_ids, strict=True):
+            self._contexts[slot].table[column] = block
+
+    def _name(self, handle: FakeHandle) -> None:
+        """Remember whom the step's answers name: nobody else may be dropped."""
+        for question, columns in zip(handle.plan.questions, handle.victims_sync(), strict=True):
+            assert question.num_victims <= question.end_col - question.first_col, "more than there are"
+            context = self._contexts[handle.plan.slots[question.row]]
+            context.named |= {context.table[column] for column in columns}
 
     def _copy(self, plan: StepPlan) -> None:
         """Blocks to host memory and back; a cell that was never written is copied as such."""
@@ -170,27 +185,36 @@ class CheckingRunner(FakeRunner):
         return written
 
     def _read(self, plan: StepPlan, row: int) -> int:
-        """Every position up to the row's last: each must follow from the one before. Its history."""
+        """What is left of its context: each must follow from what it could see. The last one's history."""
         slot, start = plan.slots[row], plan.num_computed[row]
+        context, before = self._contexts[slot], self._histories[slot]
         prompt = self._prompts[plan.request_ids[row]] if self._prompts is not None else ()
-        history, before = 0, self._histories[slot]
-        for position in range(start + plan.num_tokens[row]):
-            assert position != start or before in (None, history), f"row {row} reads another's tokens"
-            cell = self._cell(slot, position)
-            held = self._cells.get(cell)
-            assert held is not None and held.position == position, f"row {row} reads {held}"
-            history = hash((history, position, held.token_id))
-            if held.history == 0:
-                self._cells[cell] = held._replace(history=history)
+        first = start - context.num_dropped
+        places = [context.place(entry) for entry in range(first + plan.num_tokens[row])]
+        assert all(place in self._cells for place in places), f"row {row} reads a hole"
+        cells = [self._cells[place] for place in places]
+        context.check_places(cells)
+        history = 0
+        parent: int | None = 0
+        for entry, (place, held) in enumerate(zip(places, cells, strict=True)):
+            assert entry != first or before in (None, history), f"row {row} reads another's tokens"
+            assert held.position >= len(prompt) or held.token_id == prompt[held.position], (
+                f"row {row}: {held}"
+            )
+            if parent is not None and context.sees_all(entry, held):
+                history = parent = hash((parent, held.position, held.token_id))
+            elif entry < first:
+                history, parent = held.history, None  # what it saw may be gone
             else:
-                assert held.history == history, f"row {row} reads what came after other tokens"
-            assert position >= len(prompt) or held.token_id == prompt[position], f"row {row} reads {held}"
+                history, parent = hash(context.seen(cells[: entry + 1])), None
+            assert held.history in (0, history), f"row {row} reads what came after other tokens"
+            self._cells[place] = held._replace(history=history)
         self._histories[slot] = history
         return history
 
     def _cell(self, slot: int, position: int) -> tuple[int, int]:
-        block_size = self.capacity.block_size
-        return self._tables[slot][position // block_size], position % block_size
+        context = self._contexts[slot]
+        return context.place(position - context.num_dropped)
 
 
 class ManualClock:

@@ -31,6 +31,8 @@ def num_alike(scheduler: Scheduler, first: StepPlan, second: StepPlan, now_ns: i
     0 if that cannot be said. When one ends, only the caller knows.
     """
     running = scheduler.residents.running
+    if scheduler.residents.num_dropping:
+        return 0  # each plan drops what it likes
     if not len(first.token_ids) == len(second.token_ids) == len(running) or not running:
         return 0
     if first.request_ids != second.request_ids or first.num_tokens != second.num_tokens:

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from pipeline.checkpoint.card import ModelCard
 from pipeline.core.flights import Flight
 from pipeline.core.gate import Gate
+from pipeline.core.kv_events import KvEvents
 from pipeline.core.policies import Policies, SchedulingOptions, make_policies
 from pipeline.core.prefix import PrefixHash
 from pipeline.core.prefix_cache import NoSharing, PrefixCache, SharedPrefixes
@@ -29,6 +30,7 @@ from pipeline.core.standing import standing_of
 from pipeline.core.tiers import Tiers
 from pipeline.messages import (
     Cancel,
+    ClearPins,
     DeviceReady,
     DiskMoved,
     DiskMoves,
@@ -45,7 +47,7 @@ from pipeline.messages import (
 )
 from pipeline.runtime.stage import Stage, StageContext
 from pipeline.runtime.trace import Point
-from pipeline.telemetry import Occupancy, StepRecord, Telemetry
+from pipeline.telemetry import KvFeed, Occupancy, StepRecord, Telemetry
 from pipeline.topology import CREDITS
 
 
@@ -58,6 +60,11 @@ class ScheduleOptions(SchedulingOptions, frozen=True, forbid_unknown_fields=True
     """Requests that wait for the device; past it they stay in the inbox and hold the pipeline back."""
     prefix_cache: bool = True
     """Whether requests that begin with the same tokens share the KV of these; docs/kv.md."""
+    max_pinned_blocks: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Blocks that requests with `cache_pin` may keep cached; 0: none may; docs/kv.md."""
+    kv_events: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """How many events of the prefix cache are kept for routers that subscribe; 0: none are told. They show
+    the token ids of prompts to whoever reaches the admin port; docs/kv-events.md."""
 
 
 class Schedule(Stage[Any, ScheduleOptions]):
@@ -92,6 +99,7 @@ class Schedule(Stage[Any, ScheduleOptions]):
             DiskMoved: self._moved,
             Room: self._room,
             Wake: self._wake,
+            ClearPins: self._clear_pins,
         }
 
     def limit(self) -> int:
@@ -123,9 +131,14 @@ class Schedule(Stage[Any, ScheduleOptions]):
 
     def _open(self, ready: DeviceReady) -> None:
         policies = make_policies(self.options, ready)
+        policies.retentions.check()
         card, roles = self.ctx.resource(ModelCard), SEPARATIONS[self.options.separation]
-        prefixes, allocation = self._prefixes(ready, card.name, policies), self.options.allocation
-        self._scheduler = Scheduler(ready, card.eos_ids, policies, roles, prefixes, allocation)
+        prefixes = self._prefixes(ready, card.name, policies)
+        allocation = self.options.allocation
+        max_pinned = self.options.max_pinned_blocks
+        self._scheduler = Scheduler(ready, card.eos_ids, policies, roles, prefixes, allocation, max_pinned)
+        if (pins := self._scheduler.residents.pins) is not None:
+            self.ctx.resource(Telemetry).watch(pins.gauges)
         self._is_open = True
         max_wait_ms = self.options.max_wait_ms
         standing = standing_of(self.options.policy, self.options.fair_weights or {})
@@ -138,9 +151,19 @@ class Schedule(Stage[Any, ScheduleOptions]):
         if not self.options.prefix_cache:
             return NoSharing()
         secret = ready.disk.secret if ready.disk else secrets.token_bytes(32)
+        prefix_hash = PrefixHash(ready.block_size, model, secret)
         cost = policies.cost if ready.num_host_blocks else None
         tiers = Tiers(ready, policies.host, cost) if cost else None
-        return PrefixCache(PrefixHash(ready.block_size, model, secret), tiers)
+        return PrefixCache(prefix_hash, self._kv_events(prefix_hash, model), tiers)
+
+    def _kv_events(self, prefix_hash: PrefixHash, model: str) -> KvEvents | None:
+        if not self.options.kv_events:
+            return None
+        events = KvEvents(self.options.kv_events, secrets.token_bytes(32))
+        telemetry = self.ctx.resource(Telemetry)
+        telemetry.kv_events = KvFeed(events, prefix_hash, model, secrets.token_hex(4))
+        telemetry.watch(events.gauges)
+        return events
 
     def _add(self, request: TokenizedRequest) -> None:
         self._gate.tokenized(request.request_id, len(request.token_ids))
@@ -176,6 +199,10 @@ class Schedule(Stage[Any, ScheduleOptions]):
 
     def _wake(self, _: Wake) -> None:
         self._timer = None
+
+    def _clear_pins(self, _: ClearPins) -> None:
+        if (pins := self._scheduler.residents.pins) is not None:
+            pins.clear()
 
     # What leaves ----------------------------------------------------------------------------
 
@@ -305,6 +332,7 @@ class Schedule(Stage[Any, ScheduleOptions]):
             "kv_blocks_used": scheduler.pool.num_owned,
             "kv_blocks_cached": scheduler.pool.num_cached,
             "kv_blocks_saved": scheduler.pool.num_saved,
+            "kv_dropped_blocks_total": scheduler.residents.num_dropped_blocks,
             **scheduler.residents.prefixes.gauges(),
             **scheduler.policies.gauges(),
         }

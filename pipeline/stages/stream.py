@@ -117,6 +117,7 @@ class Stream(Stage[TextBatch | Open | Rejected, StreamOptions]):
             if answer := answers.get(times.request_id):
                 answer.base_ns, answer.worker = times.base_ns, times.worker
                 answer.num_preemptions = times.num_preemptions
+                answer.num_dropped_tokens = times.num_dropped_tokens
         is_due = self._rule.is_due
         for request_id, text, num_tokens, finish in zip(
             step.request_ids, step.texts, step.num_tokens, step.finish_reasons, strict=True
@@ -218,6 +219,7 @@ class Stream(Stage[TextBatch | Open | Rejected, StreamOptions]):
                 is_chat=answer.is_chat,
                 preempted_ns=self._journal.take_preempted(answer.request_id),
                 num_cached_tokens=completion.num_cached_tokens,
+                num_dropped_tokens=completion.num_dropped_tokens,
             )
         )
 

@@ -2,6 +2,7 @@
 
 from pipeline.telemetry.evidence import Evidence, Sample, Settings, StageSample
 from pipeline.telemetry.journal import Journal, RequestRecord, StepRecord
+from pipeline.telemetry.kv_feed import KvFeed
 from pipeline.telemetry.metrics.exposition import CONTENT_TYPE
 from pipeline.telemetry.occupancy import Occupancy
 from pipeline.telemetry.sampler import Sampler
@@ -12,6 +13,7 @@ __all__ = [
     "CONTENT_TYPE",
     "Evidence",
     "Journal",
+    "KvFeed",
     "Occupancy",
     "RequestRecord",
     "RequestSpan",

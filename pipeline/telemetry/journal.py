@@ -44,6 +44,8 @@ class RequestRecord(msgspec.Struct, frozen=True, gc=False):
     """When each of its preemptions was planned."""
     num_cached_tokens: int = 0
     """Of the prompt, whose KV another request had left (core.prefix_cache)."""
+    num_dropped_tokens: int = 0
+    """Whose KV was given up while it went on (core.retention)."""
 
 
 class StepRecord(msgspec.Struct, frozen=True, gc=False):

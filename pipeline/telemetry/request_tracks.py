@@ -87,6 +87,7 @@ def _told(record: RequestRecord) -> dict[str, Any]:
         "cached_tokens": record.num_cached_tokens,
         "output_tokens": record.num_output_tokens,
         "preemptions": record.num_preemptions,
+        "dropped_tokens": record.num_dropped_tokens,
         "paused_ms": record.paused_ns / 1e6,
         **({"code": record.code} if record.code else {}),
         **({"trace_id": span.trace_id} if span else {}),

@@ -79,6 +79,7 @@ class SlowLog:
             cached_tokens=record.num_cached_tokens,
             output_tokens=record.num_output_tokens,
             preemptions=record.num_preemptions,
+            dropped_tokens=record.num_dropped_tokens,
             paused_ms=_ms(record.paused_ns),
             longest=longest(record.segments_ns),
             segments_ms=_by_name(record.segments_ns),

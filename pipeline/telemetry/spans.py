@@ -55,6 +55,7 @@ def _root(record: RequestRecord, model: str) -> Span:
         "gen_ai.usage.cache_read.input_tokens": record.num_cached_tokens,
         "stageline.request_id": record.request_id,
         "stageline.num_preemptions": record.num_preemptions,
+        "stageline.num_dropped_tokens": record.num_dropped_tokens,
         "stageline.paused_ms": record.paused_ns * _MS,
     }
     if record.ttft_ns is not None:

@@ -11,6 +11,7 @@ from pipeline.runtime.histogram import Histogram
 from pipeline.runtime.inbox import Inbox
 from pipeline.runtime.stage import Service
 from pipeline.telemetry.journal import Journal
+from pipeline.telemetry.kv_feed import KvFeed
 from pipeline.telemetry.metrics.exposition import Family, Kind, page
 from pipeline.telemetry.metrics.gen_ai import GenAiNames
 from pipeline.telemetry.metrics.gpu import GpuMetrics
@@ -36,6 +37,8 @@ class Telemetry:
         self.trace_sampler = TraceSampler()
         self.occupancy: Callable[[], Occupancy] | None = None
         """What the scheduler holds now; None before it is open."""
+        self.kv_events: KvFeed | None = None
+        """Of the prefix cache; None where none are told."""
         self._requests = RequestMetrics(self.journal)
         self._steps = StepMetrics(self.journal)
         self._stages = StageMetrics()

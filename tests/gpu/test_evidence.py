@@ -120,9 +120,9 @@ def test_the_command_prints_and_records(
     text.write_text("a b c d e " * 600)
     arguments = ["eval", "--model", str(card.path), "--text", str(text), "--max-tokens", "600"]
     assert main(arguments) == 0
-    out = capsys.readouterr().out
-    assert "510 predictions" in out
-    assert 'weights = "auto" is now bf16' in out  # too few to go by
+    printed = capsys.readouterr()
+    assert "510 predictions" in printed.out
+    assert 'weights = "auto" is now bf16' in printed.err  # too few to go by
     found = find_evidence(describe(card.path, str(card.path)))
     assert found is not None
     assert found.num_tokens == 2 * 255  # it reads 256 tokens at most

@@ -9,7 +9,8 @@ from hypothesis.stateful import invariant, run_state_machine_as_test
 
 from pipeline.core.block_pool import blocks_for
 from pipeline.core.contiguous_pool import ContiguousPool
-from tests.property.test_scheduler import BLOCK, SchedulerMachine, split
+from tests.property.asked import BLOCK
+from tests.property.test_scheduler import SchedulerMachine, split
 
 
 class ContiguousMachine(SchedulerMachine):

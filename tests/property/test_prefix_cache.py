@@ -18,7 +18,8 @@ from pipeline.core.prefix_cache import PrefixCache, SharedPrefixes
 from pipeline.core.sequence import Sequence
 from pipeline.core.tiers import Tiers
 from pipeline.messages import DeviceReady, FinishReason, StepPlan, Terms
-from tests.property.test_scheduler import BLOCK, SchedulerMachine, split
+from tests.property.asked import BLOCK
+from tests.property.test_scheduler import SchedulerMachine, split
 
 SECRET = bytes(range(32))
 
@@ -62,7 +63,7 @@ class SharingMachine(SchedulerMachine):
         hashing = data.draw(st.sampled_from([PrefixHash, PrefixHash, WeakHash]))
         cost = policies.cost if device.num_host_blocks else None
         tiers = Tiers(device, policies.host, cost) if cost else None
-        self.cache = PrefixCache(hashing(BLOCK, "model", SECRET), tiers)
+        self.cache = PrefixCache(hashing(BLOCK, "model", SECRET), tiers=tiers)
         self.owners: dict[int, tuple[str, str]] = {}
         self.places: dict[int, tuple[str, str]] = {}
         self.written: dict[int, set[int]] = {}
@@ -103,10 +104,11 @@ class SharingMachine(SchedulerMachine):
         for row, request_id in enumerate(plan.request_ids):
             sequence, start = running[request_id], plan.num_computed[row]
             for position in range(start, start + plan.num_tokens[row]):
-                self.owners[sequence.blocks[position // BLOCK]] = owner_of(sequence)
-                written.add(sequence.blocks[position // BLOCK])
+                block = sequence.blocks[(position - sequence.num_dropped) // BLOCK]
+                self.owners[block] = owner_of(sequence)
+                written.add(block)
         for sequence in running.values():
-            for block in sequence.blocks[: sequence.num_computed // BLOCK]:
+            for block in sequence.blocks[: sequence.num_entries // BLOCK]:
                 assert self.owners[block] == owner_of(sequence)
 
     @invariant()
@@ -124,7 +126,7 @@ class SharingMachine(SchedulerMachine):
         ]
         assert pool.num_owned == len(holders)
         assert pool.num_saved == holders.total() - len(holders)
-        assert self.scheduler.num_kv_tokens == sum(each.num_computed for each in running)
+        assert self.scheduler.num_kv_tokens == sum(each.num_entries for each in running)
         states = Counter(pool.states())
         assert states[SHARED] == sum(count > 1 for count in holders.values())
         assert states[OWNED] + states[SHARED] == pool.num_owned
@@ -145,6 +147,11 @@ class SharingMachine(SchedulerMachine):
                 assert cache._on_device[entry.parent.block] is entry.parent, "nothing would find it"
                 assert entry.parent.link.key == entry.link.parent
         assert states_of(cache, CACHED, pool.states()) == pool.num_cached
+
+    @invariant()
+    def what_may_be_dropped_is_not_shared(self) -> None:
+        for sequence in self.scheduler.residents.running.values() if hasattr(self, "scheduler") else ():
+            assert sequence.prefix.num_stored * BLOCK <= sequence.retention.num_sinks
 
     @invariant()
     def a_parent_is_held_by_whoever_holds_its_child(self) -> None:

@@ -15,7 +15,7 @@ from hypothesis.stateful import (
 )
 
 from pipeline.core.allocation import AllocationName
-from pipeline.core.policies import Policies, SchedulingOptions, make_policies
+from pipeline.core.policies import Policies, make_policies
 from pipeline.core.policies.eviction import Swap
 from pipeline.core.prefix_cache import NoSharing, SharedPrefixes
 from pipeline.core.roles import SEPARATIONS, Role
@@ -32,41 +32,9 @@ from pipeline.messages import (
     TokenizedRequest,
 )
 from pipeline.runtime.testing import CheckingRunner, fake_token
+from tests.property.asked import BLOCK, DROPPING, TERMS, options
 
-BLOCK = 4
 CREDITS = 2
-
-TERMS = st.builds(
-    Terms,
-    tenant=st.sampled_from(["", "gold", "silver"]),
-    priority=st.integers(0, 2),
-    ttft_target_ms=st.sampled_from([None, 1e-4, 1.0]),
-    tpot_target_ms=st.sampled_from([None, 1e-5, 1.0]),
-    patience_ms=st.sampled_from([None, None, 1e-3]),
-)
-"""A tick is 7 ns, so these are some dozens of ticks, or far more than a run has."""
-
-
-def options(policy: str) -> st.SearchStrategy[SchedulingOptions]:
-    """A policy with everything else that may be chosen beside it."""
-    return st.builds(
-        SchedulingOptions,
-        policy=st.just(policy),
-        priority_ageing_s=st.sampled_from([1e-8, 1e-6]),
-        sjf_tokens_per_s=st.sampled_from([1e6, 1e9]),
-        fair_weights=st.sampled_from([None, {"gold": 3.0}]),
-        ttft_target_ms=st.sampled_from([1e-4, 1.0]),
-        late=st.sampled_from(["last", "shed"]),
-        batching=st.sampled_from(["continuous", "continuous", "static"]),
-        pad_to=st.sampled_from([0, 30]),
-        gather_ms=st.sampled_from([0.0, 5e-5]),
-        itl_target_ms=st.sampled_from([None, 1e-5, 1.0]),
-        min_prefill_tokens=st.integers(1, 8),
-        max_bypasses=st.integers(0, 3),
-        bypass_ms=st.sampled_from([0.0, 1e-3, 1.0]),
-        max_preemptions=st.integers(0, 3),
-        max_wait_ms=st.sampled_from([None, None, 2e-3]),
-    )
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -75,6 +43,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     policy: str
     roles: tuple[Role, ...] = (Role.BOTH,)
     allocation: AllocationName = "paged"
+    max_pinned_blocks = 0
 
     @initialize(
         data=st.data(),
@@ -104,7 +73,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         device = self.new_device(data, device)
         policies = make_policies(data.draw(options(self.policy)), device)
         prefixes = self.new_prefixes(data, device, policies)
-        self.scheduler = Scheduler(device, (40,), policies, self.roles, prefixes, self.allocation)
+        parts = (self.roles, prefixes, self.allocation, self.max_pinned_blocks)
+        self.scheduler = Scheduler(device, (40,), policies, *parts)
         self.asked: dict[int, list[int]] = {}
         runner = CheckingRunner(device, self.asked)
         self.runners = [runner, *(runner.fork() for _ in self.roles[1:])]
@@ -141,6 +111,11 @@ class SchedulerMachine(RuleBasedStateMachine):
     )
     def arrive(self, prompt: int, max_tokens: int, seed: int, eos: bool, terms: Terms) -> None:
         self.accept(self.new_request(list(range(prompt)), max_tokens, seed, eos, terms))
+
+    @rule(prompt=st.integers(5, 70), max_tokens=st.integers(1, 30), seed=st.integers(0, 9), terms=DROPPING)
+    def arrive_long(self, prompt: int, max_tokens: int, seed: int, terms: Terms) -> None:
+        """Longer than the pool, if need be: it drops blocks on its way."""
+        self.accept(self.new_request(list(range(prompt)), max_tokens, seed, True, terms))
 
     @rule(prompt=st.integers(1, 8), max_tokens=st.integers(1, 8), terms=TERMS)
     def arrive_later(self, prompt: int, max_tokens: int, terms: Terms) -> None:
@@ -224,7 +199,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         ids = [r for r, s in zip(plan.request_ids, plan.samples, strict=True) if s]
         epochs = [e for e, s in zip(plan.epochs, plan.samples, strict=True) if s]
         times = (plan.planned_ns, self.tick(), self.tick(), self.tick(), self.tick())
-        sampled = SampledBatch(plan.step_id, ids, epochs, handle.token_ids_sync(), times)
+        sampled = SampledBatch(
+            plan.step_id, ids, epochs, handle.token_ids_sync(), times, handle.victims_sync()
+        )
         self.scheduler.apply(sampled, self.tick())
 
     @rule()
@@ -257,7 +234,19 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert len(held) == len(set(held)) and num_held == self.scheduler.pool.num_owned
         running = self.scheduler.residents.running.values()
         assert len(running) <= self.scheduler.device.max_num_seqs
-        assert self.scheduler.num_kv_tokens == sum(each.num_computed for each in running)
+        assert self.scheduler.num_kv_tokens == sum(each.num_entries for each in running)
+
+    @invariant()
+    def nobody_holds_more_than_it_says(self) -> None:
+        running = self.scheduler.residents.running.values() if hasattr(self, "scheduler") else ()
+        for sequence in running:
+            num_held, retention = len(sequence.blocks), sequence.retention
+            assert num_held <= min(retention.max_blocks, self.scheduler.device.num_blocks)
+            assert retention.drops or not sequence.num_dropped
+            assert sequence.num_entries <= num_held * BLOCK
+            if sequence.num_dropped:
+                budget = -(-(sequence.terms.kv_budget or 2 * BLOCK) // BLOCK) * BLOCK
+                assert sequence.num_entries > budget - BLOCK, "it dropped what it could have kept"
 
     @invariant()
     def workers_at_the_same_time_touch_other_blocks(self) -> None:
@@ -368,10 +357,17 @@ class SchedulerMachine(RuleBasedStateMachine):
     def accept(self, request: TokenizedRequest) -> None:
         rejected = self.scheduler.add(request)
         if rejected is not None:
-            device = self.scheduler.device
+            device, terms = self.scheduler.device, request.terms
             needs = len(request.token_ids) + (request.sampling.max_tokens or 0) - 1
-            assert needs > device.num_blocks * device.block_size
-            assert str(needs) in rejected.message
+            capacity = device.num_blocks * device.block_size
+            if rejected.code == "kv_capacity_exceeded":
+                assert needs > capacity and str(needs) in rejected.message
+            elif rejected.code == "kv_eviction_off":
+                assert self.allocation == "contiguous"
+            else:
+                sinks, budget = -(-(terms.kv_sinks or 0) // BLOCK), -(-(terms.kv_budget or 0) // BLOCK)
+                assert rejected.param == "kv_budget" and terms.kv_eviction
+                assert not sinks + 2 <= budget < device.num_blocks
             del self.requests[request.request_id]
 
 

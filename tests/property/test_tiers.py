@@ -20,7 +20,8 @@ from pipeline.core.prefix_cache import SharedPrefixes
 from pipeline.core.shelves import Shelves
 from pipeline.messages import DeviceReady, DiskMove, DiskMoved, DiskMoves, DiskReady, Shelved, Terms
 from pipeline.runtime.testing import Cell
-from tests.property.test_prefix_cache import BLOCK, SharingMachine
+from tests.property.asked import BLOCK
+from tests.property.test_prefix_cache import SharingMachine
 from tests.property.test_scheduler import CREDITS
 
 GARBAGE: list[Cell | None] = [Cell(-1, -1, -1)] * BLOCK

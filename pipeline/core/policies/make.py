@@ -22,6 +22,7 @@ from pipeline.core.policies.policies import Policies
 from pipeline.core.policies.preemption import Preemption
 from pipeline.core.policies.prefill_budget import FixedBudget, ItlBudget
 from pipeline.core.policies.shedding import Limit, Shedding, patience
+from pipeline.core.retention import Retentions
 from pipeline.core.step_cost import StepCost
 from pipeline.errors import ConfigError
 from pipeline.messages import DeviceReady
@@ -97,6 +98,7 @@ def make_policies(options: SchedulingOptions, device: DeviceReady) -> Policies:
         bypass=Bypass(options.max_bypasses, _ns(options.bypass_ms)),
         preemption=Preemption(order, options.max_preemptions),
         eviction=eviction,
+        retentions=Retentions(device, options.kv_eviction, options.kv_budget, options.kv_sinks),
         shedding=Shedding(_limits(options, order)),
         lengths=JudgedLengths(predictor),
         host=host,

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from pipeline.core.policies.deadline import Positive, Targets
+from pipeline.core.retention import KvEviction
 
 SJF_PROMPT_WEIGHT = 0.1
 
@@ -64,3 +65,9 @@ class SchedulingOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     max_wait_ms: NotNegative | None = 30_000.0
     """The longest that a request waits for the device; less if half its patience is. Then it is dropped.
     0, or none: without limit."""
+    kv_eviction: KvEviction = "none"
+    """What stays of the context of a request that does not say: all, or what core.retention says."""
+    kv_budget: Count = 1024
+    """Tokens that stay where anything is dropped, sinks included, and"""
+    kv_sinks: Annotated[int, msgspec.Meta(ge=0)] = 4
+    """how many of them are the first."""

@@ -8,6 +8,7 @@ from pipeline.core.policies.bypass import Bypass
 from pipeline.core.policies.contracts import Batching, Eviction, Order, PrefillBudget
 from pipeline.core.policies.preemption import Preemption
 from pipeline.core.policies.shedding import Shedding
+from pipeline.core.retention import Retentions
 from pipeline.core.step_cost import StepCost
 
 
@@ -21,6 +22,7 @@ class Policies:
     bypass: Bypass
     preemption: Preemption
     eviction: Eviction
+    retentions: Retentions
     shedding: Shedding
     lengths: JudgedLengths
     host: HostPlaces

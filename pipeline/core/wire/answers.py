@@ -25,14 +25,19 @@ def finish_word(reason: FinishReason) -> str:
 
 
 def usage_of(completion: Completion) -> dict[str, object]:
-    """OpenAI's usage object. Completion tokens are those sampled, whether or not a stop string hid them."""
+    """OpenAI's usage object, and what was dropped of the context, if any was. Completion tokens are those
+    sampled, whether or not a stop string hid them.
+    """
     prompt, output = completion.num_prompt_tokens, completion.num_output_tokens
-    return {
+    usage: dict[str, object] = {
         "prompt_tokens": prompt,
         "completion_tokens": output,
         "total_tokens": prompt + output,
         "prompt_tokens_details": {"cached_tokens": completion.num_cached_tokens},
     }
+    if completion.num_dropped_tokens:
+        usage["kv_dropped_tokens"] = completion.num_dropped_tokens
+    return usage
 
 
 def timings_of(timings: Timings) -> dict[str, object]:

@@ -1,8 +1,10 @@
 """Terms: what a request asks of the scheduler beside its tokens, and whose request it is."""
 
 from hashlib import sha256
+from typing import get_args
 
-from pipeline.core.wire.fields import Fields
+from pipeline.core.retention import KvEviction
+from pipeline.core.wire.fields import Fields, wrong
 from pipeline.errors import RequestError
 from pipeline.messages import Terms
 
@@ -11,18 +13,26 @@ MAX_PRIORITY = 1000
 MAX_WAIT_MS = 600_000
 MAX_USER_CHARS = 512
 MAX_SALT_CHARS = 256
+MAX_KV_TOKENS = 1 << 24
+KV_EVICTIONS: tuple[str, ...] = get_args(KvEviction)
 _TENANT_CHARS = 16
 
 
 def parse_terms(fields: Fields) -> Terms:
-    """The fields `priority`, `ttft_target_ms`, `tpot_target_ms`, `patience_ms`, `user` and `cache_salt`."""
+    """The fields `priority`, `ttft_target_ms`, `tpot_target_ms`, `patience_ms`, `user`, `cache_salt`,
+    `cache_pin`, `kv_eviction`, `kv_budget` and `kv_sinks`.
+    """
     return Terms(
-        tenant=_tenant("user", _short_text(fields, "user", MAX_USER_CHARS)),
+        tenant=tenant_of_user(_short_text(fields, "user", MAX_USER_CHARS)),
         priority=fields.integer("priority", -MAX_PRIORITY, MAX_PRIORITY) or 0,
         ttft_target_ms=_milliseconds(fields, "ttft_target_ms"),
         tpot_target_ms=_milliseconds(fields, "tpot_target_ms"),
         patience_ms=_milliseconds(fields, "patience_ms"),
         cache_salt=_short_text(fields, "cache_salt", MAX_SALT_CHARS),
+        cache_pin=fields.flag("cache_pin"),
+        kv_eviction=_kv_eviction(fields),
+        kv_budget=fields.integer("kv_budget", 1, MAX_KV_TOKENS),
+        kv_sinks=fields.integer("kv_sinks", 0, MAX_KV_TOKENS),
     )
 
 
@@ -33,6 +43,11 @@ def tenant_of_key(authorization: str | None) -> str:
     """
     scheme, _, key = (authorization or "").partition(" ")
     return _tenant("key", key.strip()) if scheme.lower() == "bearer" else ""
+
+
+def tenant_of_user(user: str) -> str:
+    """The tenant that the field `user` stands for; empty without one."""
+    return _tenant("user", user)
 
 
 def _tenant(kind: str, name: str) -> str:
@@ -52,6 +67,15 @@ def _short_text(fields: Fields, name: str, max_chars: int) -> str:
             code="invalid_value",
         )
     return text
+
+
+def _kv_eviction(fields: Fields) -> str:
+    value = fields.take("kv_eviction")
+    if value is None:
+        return ""
+    if value not in KV_EVICTIONS:
+        raise wrong("kv_eviction", f"one of {', '.join(KV_EVICTIONS)}", value)
+    return str(value)
 
 
 def _milliseconds(fields: Fields, name: str) -> float | None:

@@ -14,6 +14,7 @@ from pipeline.gpu.api import KvFormat, LayerKv, StepInputs
 from pipeline.gpu.host import library as abi
 from pipeline.gpu.host.build import HostUnavailable
 from pipeline.gpu.host.weights import NORM, PackedWeights, address
+from pipeline.gpu.kv_dtype import SCALE_BYTES, KvDtype, code_bytes, num_scales
 from pipeline.gpu.models.llama import expected_shapes
 from pipeline.gpu.rope import RopeTable
 
@@ -22,7 +23,7 @@ STRIP = 16
 
 FAMILIES = ("llama", "mistral")
 MAX_HEAD_DIM = 256
-"""attention.h."""
+"""kv.h."""
 
 _FAULTS = {1: "a token id is outside the vocabulary", 2: "a position is past the model's last"}
 
@@ -35,7 +36,8 @@ class _Scratch(threading.local):
 
 
 class HostLlama:
-    """Llama 2 and 3, Mistral, SmolLM2, on the CPU; bf16 keys and values, bf16 or int8 weights.
+    """Llama 2 and 3, Mistral, SmolLM2, on the CPU; bf16 or int8 weights, keys and values of any KvDtype but
+    fp32.
 
     Activations are fp32 between the linears, so its logits differ from those of models.llama in bf16, by less
     than bf16 itself does from fp32.
@@ -44,9 +46,15 @@ class HostLlama:
     kv_block_dim: ClassVar[int] = 0
 
     def __init__(
-        self, architecture: Architecture, weights: PackedWeights, library: abi.HostLibrary, num_threads: int
+        self,
+        architecture: Architecture,
+        weights: PackedWeights,
+        library: abi.HostLibrary,
+        num_threads: int,
+        kv_dtype: KvDtype = "bf16",
     ) -> None:
         self._library, self._num_threads = library, num_threads
+        self._kv_dtype: KvDtype = kv_dtype
         self._vocab_size = architecture.vocab_size
         self._keep = (weights, RopeTable(architecture, torch.device("cpu")))  # what the structs point to
         self._layers = (abi.Layer * architecture.num_layers)(
@@ -54,6 +62,7 @@ class HostLlama:
         )
         self._head = weights.linears["head"]
         self._model = _model(architecture, weights, self._layers, self._keep[1])
+        self._model.heads.kv.code = abi.CODES[kv_dtype]
         self._scratch = _Scratch()
 
     @classmethod
@@ -64,16 +73,21 @@ class HostLlama:
         library: abi.HostLibrary,
         is_int8: bool,
         num_threads: int,
+        kv_dtype: KvDtype = "bf16",
     ) -> "HostLlama":
         """Pack the Hugging Face-named tensors one by one. Raises ModelError naming the tensor at fault."""
         weights = PackedWeights(architecture, is_int8, library, num_threads)
         weights.fill(tensors, expected_shapes(architecture))
-        return cls(architecture, weights, library, num_threads)
+        return cls(architecture, weights, library, num_threads, kv_dtype)
 
     def kv_format(self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> KvFormat:
         """[block, head, strip, ...]: kv.h says what lies in a strip, in keys and in values."""
         self._model.heads.kv.block_size = block_size
-        return KvFormat((num_blocks, num_kv_heads, block_size // STRIP, STRIP * head_dim), torch.bfloat16)
+        strips = (num_blocks, num_kv_heads, block_size // STRIP)
+        if self._kv_dtype == "bf16":
+            return KvFormat((*strips, STRIP * head_dim), torch.bfloat16)
+        scales = SCALE_BYTES * num_scales(head_dim, self._kv_dtype)
+        return KvFormat((*strips, STRIP * (code_bytes(head_dim, self._kv_dtype) + scales)), torch.uint8)
 
     def forward(self, inputs: StepInputs, layers: list[LayerKv]) -> Tensor:
         """-> [R, V] fp32. Waits for the step to end."""

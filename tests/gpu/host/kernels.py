@@ -10,9 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.gpu.host import library as abi
+from pipeline.gpu.kv_dtype import SCALE_BYTES, KvDtype, code_bytes, num_scales
 
 Floats = npt.NDArray[np.float32]
 Words = npt.NDArray[np.uint16]
+Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]
 
 GROUP, PANEL, LANES, STRIP = 32, 32, 16, 16
@@ -96,19 +98,22 @@ def _apply(function: Any, packed: Packed, is_int8: bool, x: Floats, outputs: int
 
 @dataclass
 class Cache:
-    """A layer's keys and values, [blocks, heads, strips, STRIP * head_dim] each."""
+    """A layer's keys and values, bytes of [blocks, heads, strips, a strip] each."""
 
     shape: abi.KvShape
-    keys: Words
-    values: Words
+    keys: Bytes
+    values: Bytes
 
 
-def new_cache(num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> Cache:
-    shape = (num_blocks, num_kv_heads, block_size // STRIP, STRIP * head_dim)
+def new_cache(
+    num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int, kv_dtype: KvDtype = "bf16"
+) -> Cache:
+    row = code_bytes(head_dim, kv_dtype) + SCALE_BYTES * num_scales(head_dim, kv_dtype)
+    shape = (num_blocks, num_kv_heads, block_size // STRIP, STRIP * row)
     return Cache(
-        abi.KvShape(num_kv_heads, head_dim, block_size),
-        np.zeros(shape, np.uint16),
-        np.zeros(shape, np.uint16),
+        abi.KvShape(num_kv_heads, head_dim, block_size, abi.CODES[kv_dtype]),
+        np.zeros(shape, np.uint8),
+        np.zeros(shape, np.uint8),
     )
 
 
@@ -136,16 +141,24 @@ def attention(
     context_lens: Ints,
     block_tables: Ints,
     threads: int = THREADS,
+    sinks: Ints | None = None,
+    windows: Ints | None = None,
+    mass: npt.NDArray[np.int64] | None = None,
+    layer_window: int = 0,
+    soft_cap: float = 0.0,
 ) -> Floats:
-    """q [T, H, D] bf16 -> [T, H, D] fp32."""
+    """q [T, H, D] bf16 -> [T, H, D] fp32; adds to mass, of the block tables' shape."""
     num_heads, head_dim = q.shape[1:]
-    heads = abi.Heads(cache.shape, num_heads, head_dim**-0.5)
+    heads = abi.Heads(cache.shape, num_heads, head_dim**-0.5, soft_cap)
     batch = abi.Batch(
         len(context_lens),
         block_tables.shape[1],
         pointer(query_start),
         pointer(context_lens),
         pointer(block_tables),
+        pointer(sinks),
+        pointer(windows),
+        pointer(mass),
     )
     out = np.empty(q.shape, np.float32)
     library.attention(
@@ -155,7 +168,7 @@ def attention(
         pointer(cache.keys),
         pointer(cache.values),
         pointer(out),
-        0,
+        layer_window,
         threads,
     )
     return out

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.gpu.host import library as abi
+from pipeline.gpu.kv_dtype import KvDtype
 from tests.gpu.host import kernels
 from tests.gpu.host.kernels import Floats, Packed, pack, pointer, to_bf16
 
@@ -34,18 +35,34 @@ def run_linears(library: abi.HostLibrary) -> None:
 
 
 def run_attention(library: abi.HostLibrary) -> None:
-    for num_kv, group, dim, block_size in ((1, 1, 16, 16), (2, 3, 80, 32), (1, 8, 256, 16), (1, 11, 64, 128)):
-        contexts = np.array([1, 300, 17], np.int32)
-        tables = RNG.permutation(60).astype(np.int32).reshape(3, 20)
-        cache = kernels.new_cache(60, block_size, num_kv, dim)
-        for table, context in zip(tables, contexts, strict=True):
-            position = np.arange(context)
-            slots = table[position // block_size].astype(np.int64) * block_size + position % block_size
-            kernels.write_kv(
-                library, cache, normal(context, num_kv, dim), normal(context, num_kv, dim), slots
-            )
-        starts = np.array([0, 1, 6, 23], np.int32)
-        kernels.attention(library, cache, to_bf16(normal(23, num_kv * group, dim)), starts, contexts, tables)
+    for kv_dtype in abi.CODES:
+        for num_kv, group, dim, block_size in (
+            (1, 1, 16, 16),
+            (2, 3, 80, 32),
+            (1, 8, 256, 16),
+            (1, 11, 64, 128),
+        ):
+            run_attention_of(library, num_kv, group, dim, block_size, kv_dtype)
+
+
+def run_attention_of(
+    library: abi.HostLibrary, num_kv: int, group: int, dim: int, block_size: int, kv_dtype: KvDtype
+) -> None:
+    contexts = np.array([1, 300, 17], np.int32)
+    tables = RNG.permutation(60).astype(np.int32).reshape(3, 20)
+    cache = kernels.new_cache(60, block_size, num_kv, dim, kv_dtype)
+    for table, context in zip(tables, contexts, strict=True):
+        position = np.arange(context)
+        slots = table[position // block_size].astype(np.int64) * block_size + position % block_size
+        kernels.write_kv(library, cache, normal(context, num_kv, dim), normal(context, num_kv, dim), slots)
+    q, starts = to_bf16(normal(23, num_kv * group, dim)), np.array([0, 1, 6, 23], np.int32)
+    sinks, windows = np.array([0, 4, 0], np.int32), np.array([0, 20, 7], np.int32)
+    mass = np.zeros(tables.shape, np.int64)
+    kernels.attention(library, cache, q, starts, contexts, tables)
+    kernels.attention(
+        library, cache, q, starts, contexts, tables, 3, sinks, windows, mass, layer_window=9, soft_cap=30.0
+    )
+    kernels.attention(library, cache, q, starts, contexts, tables, 3, sinks, windows, mass)
 
 
 def run_rows(library: abi.HostLibrary) -> None:

@@ -28,8 +28,9 @@ def test_all_doors_take_the_same_terms() -> None:
         "tpot_target_ms": 40.5,
         "patience_ms": 2000,
         "cache_salt": "s",
+        "cache_pin": True,
     }
-    expected = Terms("", -3, ttft_target_ms=250.0, tpot_target_ms=40.5, patience_ms=2000.0, cache_salt="s")
+    expected = Terms("", -3, 250.0, 40.5, patience_ms=2000.0, cache_salt="s", cache_pin=True)
     messages = [{"role": "user", "content": "Hi"}]
     assert completion(**asked).terms == expected
     assert parse_chat(json.dumps({"messages": messages, **asked}).encode(), LIMITS, 0).terms == expected
@@ -54,6 +55,7 @@ def test_all_doors_take_the_same_terms() -> None:
         ("user", 5, "a string"),
         ("cache_salt", "x" * 257, "at most 256 characters, but has 257"),
         ("cache_salt", ["s"], "a string"),
+        ("cache_pin", "yes", "true or false"),
     ],
 )
 def test_what_is_out_of_bounds_is_refused_by_name(field: str, value: Any, says: str) -> None:

@@ -155,6 +155,7 @@ def test_what_is_told_of_a_request() -> None:
         "cached_tokens": 96,
         "output_tokens": 8,
         "preemptions": 1,
+        "dropped_tokens": 0,
         "paused_ms": 0.0,
         "trace_id": "a" * 32,
     }

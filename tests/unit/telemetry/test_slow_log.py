@@ -36,6 +36,7 @@ def test_a_line_tells_where_the_time_went() -> None:
         "cached_tokens": 96,
         "output_tokens": 8,
         "preemptions": 1,
+        "dropped_tokens": 0,
         "paused_ms": 3.0,
         "longest": "execute.service",
         "segments_ms": {},

@@ -17,6 +17,7 @@ def test_the_root_is_named_and_described_by_the_conventions_for_generative_ai() 
         "gen_ai.usage.cache_read.input_tokens": 96,
         "stageline.request_id": 7,
         "stageline.num_preemptions": 1,
+        "stageline.num_dropped_tokens": 0,
         "stageline.paused_ms": 0.0,
     }
 

@@ -67,6 +67,18 @@ inline Floats where(uint32_t bits, Floats x, Floats y) {
     return {_mm256_blendv_ps(y.a, x.a, _mm256_castsi256_ps(a)), _mm256_blendv_ps(y.b, x.b, _mm256_castsi256_ps(b))};
 }
 
+// Bit i is set where lane i of x is y's or more.
+inline uint32_t at_least(Floats x, Floats y) {
+    const int a = _mm256_movemask_ps(_mm256_cmp_ps(x.a, y.a, _CMP_GE_OQ));
+    return uint32_t(a | _mm256_movemask_ps(_mm256_cmp_ps(x.b, y.b, _CMP_GE_OQ)) << 8);
+}
+
+// Whole numbers as int32.
+inline void store_ints(int32_t* p, Floats x) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_cvtps_epi32(x.a));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), _mm256_cvtps_epi32(x.b));
+}
+
 inline __m256 load_bf16_half(const bf16* p) {
     const __m128i words = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(words), 16));

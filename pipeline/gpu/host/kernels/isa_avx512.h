@@ -34,6 +34,12 @@ inline Floats first(int n, Floats a, Floats b) {
 // Lane i of a where bit i is set, else of b.
 inline Floats where(uint32_t bits, Floats a, Floats b) { return {_mm512_mask_mov_ps(b.v, __mmask16(bits), a.v)}; }
 
+// Bit i is set where lane i of a is b's or more.
+inline uint32_t at_least(Floats a, Floats b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GE_OQ); }
+
+// Whole numbers as int32.
+inline void store_ints(int32_t* p, Floats x) { _mm512_storeu_si512(p, _mm512_cvtps_epi32(x.v)); }
+
 inline Floats load_bf16(const bf16* p) {
     const __m512i words = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
     return {_mm512_castsi512_ps(_mm512_slli_epi32(words, 16))};

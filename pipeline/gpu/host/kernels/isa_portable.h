@@ -63,6 +63,18 @@ inline Floats where(uint32_t bits, Floats a, Floats b) {
     return {((WordLanes{} + bits) >> lane & 1) != 0 ? a.v : b.v};
 }
 
+// Bit i is set where lane i of a is b's or more.
+inline uint32_t at_least(Floats a, Floats b) {
+    uint32_t bits = 0;
+    for (int i = 0; i < LANES; ++i) bits |= uint32_t(a.v[i] >= b.v[i]) << i;
+    return bits;
+}
+
+// Whole numbers as int32.
+inline void store_ints(int32_t* p, Floats x) {
+    for (int i = 0; i < LANES; ++i) p[i] = int32_t(x.v[i]);
+}
+
 inline Floats load_bf16(const bf16* p) {
     Floats x;
     for (int i = 0; i < LANES; ++i) x.v[i] = to_float(p[i]);

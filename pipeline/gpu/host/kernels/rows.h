@@ -33,7 +33,7 @@ struct Rows {
         Floats most = zero();
         for (int k = 0; k < GROUP; k += LANES) most = max(most, abs(load(x + k)));
         const float largest = max(most);
-        const Floats inverse = splat(largest > 0 ? 127.f / largest : 0.f);
+        const Floats inverse = splat(largest > 1e-30f ? 127.f / largest : 0.f);  // finite
         int8_t* to = bytes + int64_t(row) * width + g * GROUP;
         Floats total = zero();
         for (int k = 0; k < GROUP; k += LANES) {

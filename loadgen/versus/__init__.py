@@ -1,0 +1,1 @@
+"""Several servers of one model on one machine, by turns, with the same prompts: who is how fast."""
