@@ -8,7 +8,7 @@ from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 from pipeline.core.pins import Pins
 from pipeline.core.prefix_cache import SharedPrefixes
 from pipeline.messages import Terms
-from tests.property.test_prefix_cache import ROOTS, SALTS, TENANTS, SharingMachine, prompts
+from tests.property.test_prefix_cache import SALTS, TENANTS, SharingMachine, prompts
 from tests.property.test_scheduler import split
 
 PINNING = st.builds(
