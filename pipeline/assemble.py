@@ -284,9 +284,7 @@ def _check_tiers(config: Config, schedule: msgspec.Struct) -> None:
     if not device.host_kv_memory:
         raise ConfigError(f"{key}: needs device.host_kv_memory, for blocks go to disk and back through it")
     if not getattr(schedule, "prefix_cache", True):
-        raise ConfigError(
-            f"{key}: needs stages.schedule.options.prefix_cache, for it keeps what that has cached"
-        )
+        raise ConfigError(f"{key}: needs stages.schedule.options.prefix_cache: it keeps what that has found")
 
 
 def _roles(schedule: msgspec.Struct) -> tuple[Role, ...]:

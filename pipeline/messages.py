@@ -1,15 +1,15 @@
 """Every message that crosses a link, grouped by what it is counted in. No behaviour here.
 
-Per request (rare): one object a request. Per step (hot): one object a model step, columnar,
-row i of every column belongs to the same sequence; whoever emits a list gives it away.
-Ids are ints, times are `_ns` ints of one monotonic clock.
+Per request (rare): one object a request. Per step (hot): one object a model step, columnar, row i of every
+column belongs to the same sequence; whoever emits a list gives it away. Ids and times (`_ns`) are ints.
 """
 
 from enum import IntEnum
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import msgspec
 
+from pipeline.disk_messages import DiskReady
 from pipeline.errors import RequestError
 
 NO_TOKEN = -1
@@ -165,35 +165,6 @@ class ClearPins(Message, frozen=True):
     """To schedule from the admin port, control lane: nothing is pinned any more."""
 
 
-class Shelved(NamedTuple):
-    """A block on disk: where, and whose content it is (core.prefix.Link)."""
-
-    shelf: int
-    is_first: bool
-    """Of its chain."""
-    parent: bytes
-    tokens: bytes
-    key: bytes
-
-
-class DiskReady(Message, frozen=True):
-    """What the disk can hold, and what an earlier process has left there."""
-
-    num_shelves: int
-    """One block each."""
-    keeps: bool = False
-    """What is there at the end will be there at the next start."""
-    secret: bytes = b""
-    """Of the keys of what it keeps; to be told to nobody."""
-    kept: tuple[Shelved, ...] = ()
-    """Those written last come last."""
-    num_corrupt: int = 0
-    """Left by an earlier process, and not as it was written."""
-
-    def __repr__(self) -> str:
-        return f"DiskReady({self.num_shelves}, {self.keeps}, {len(self.kept)} kept)"
-
-
 class DeviceReady(Message, frozen=True):
     """execute -> schedule, control lane, once at start: what the device can hold."""
 
@@ -204,11 +175,9 @@ class DeviceReady(Message, frozen=True):
     device: str = "fake"
     """`cpu`, `cuda`, or `fake` for a runner that is neither."""
     num_host_blocks: int = 0
-    """KV blocks that can be kept in host memory while their sequence waits; 0: none."""
     block_copy_ns: int = 0
-    """What it takes to copy one block there, and as much back; 0: not known."""
+    """KV blocks that host memory holds, and what copying one there takes, or back; 0: not known."""
     block_bytes: int = 0
-    """Of a block's keys and values; 0: not known."""
     disk: DiskReady | None = None
 
 
@@ -331,41 +300,6 @@ class StepPlan(Message, frozen=True):
     dropped_slots: list[int] = []
     dropped_cols: list[int] = []
     questions: list[VictimQuestion] = []
-
-
-class DiskMove(NamedTuple):
-    """One block between a place in host memory and a shelf on disk; the other fields are Shelved's."""
-
-    move_id: int
-    place: int
-    shelf: int
-    is_fetch: bool
-    """From the shelf to the place; else the other way."""
-    is_first: bool
-    parent: bytes
-    tokens: bytes
-    key: bytes
-
-
-class DiskMoves(Message, frozen=True):
-    """schedule -> execute, control lane: made in this order, beside the steps.
-
-    Until they are answered, no step writes to their places; nor reads those that they write to.
-    """
-
-    moves: list[DiskMove]
-
-
-class DiskMoved(Message, frozen=True):
-    """execute -> schedule, control lane: the answer to one DiskMoves."""
-
-    move_ids: list[int]
-    are_good: list[bool]
-    """False: what is at its target is of no use."""
-    fetch_ns: int
-    """What those to host memory took, together."""
-    fault: str = ""
-    """Why the disk can be used no more; empty: it can."""
 
 
 class StepHandle(Protocol):

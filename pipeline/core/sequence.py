@@ -105,6 +105,11 @@ class Sequence:
         """Tokens that its context holds."""
         return self.num_computed - self.num_dropped
 
+    @property
+    def is_held_out(self) -> bool:
+        """It is not to be admitted now."""
+        return self.is_paused or self.is_fetching
+
     def num_to_compute(self) -> int:
         """Tokens to catch up. 0 once the steps in flight already yield its last token.
 

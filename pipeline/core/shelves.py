@@ -15,7 +15,8 @@ from pipeline.core.block_pool import BlockPool
 from pipeline.core.host_places import HostPlaces
 from pipeline.core.prefix import NOWHERE, Entry, Link
 from pipeline.core.sequence import Sequence
-from pipeline.messages import DeviceReady, DiskMove, DiskMoved, DiskMoves, DiskReady, Shelved
+from pipeline.disk_messages import DiskMove, DiskMoved, DiskMoves, DiskReady, Shelved
+from pipeline.messages import DeviceReady
 
 MAX_STORING = 16
 """Blocks on their way to disk at once; more wait, and may be gone by then."""

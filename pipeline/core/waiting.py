@@ -23,7 +23,7 @@ class Waiting:
 
     def push(self, sequence: Sequence) -> None:
         """It has no slot from now on: it is new, or was preempted."""
-        if not (sequence.is_paused or sequence.is_fetching):
+        if not sequence.is_held_out:
             self._order.push(sequence)
         self._policies.shedding.push(sequence)
 

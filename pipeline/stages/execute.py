@@ -2,9 +2,9 @@
 
 import asyncio
 from collections.abc import Sequence
-from functools import partial
 
-from pipeline.messages import DeviceReady, DiskMoved, DiskMoves, Message, StepHandle, StepPlan
+from pipeline.disk_messages import DiskMoved, DiskMoves
+from pipeline.messages import DeviceReady, Message, StepHandle, StepPlan
 from pipeline.runtime.bridge import DeviceWorker, Mover, RunnerFactory
 from pipeline.runtime.stage import NoOptions, Stage, StageContext
 from pipeline.telemetry import Telemetry
@@ -40,7 +40,8 @@ class Execute(Stage[StepPlan | DiskMoves | DeviceFailed, NoOptions]):
             self.ctx.resource(Telemetry).opened(ready)
         self._mover = self._workers[0].mover
         if self._mover is not None:
-            self._mover.start(partial(asyncio.get_running_loop().call_soon_threadsafe, self._moved))
+            loop = asyncio.get_running_loop()
+            self._mover.start(lambda moved: loop.call_soon_threadsafe(self._moved, moved))
         self.ctx.outlet(DeviceReady).post(ready)
 
     async def handle(self, batch: Sequence[StepPlan | DiskMoves | DeviceFailed]) -> None:

@@ -1,6 +1,6 @@
 """The scheduler, under every policy, against a device that checks every block it is told to read."""
 
-from collections import Counter, deque
+from collections import deque
 
 import pytest
 from hypothesis import settings
@@ -16,7 +16,6 @@ from hypothesis.stateful import (
 
 from pipeline.core.allocation import AllocationName
 from pipeline.core.policies import Policies, make_policies
-from pipeline.core.policies.eviction import Swap
 from pipeline.core.prefix_cache import NoSharing, SharedPrefixes
 from pipeline.core.roles import SEPARATIONS, Role
 from pipeline.core.scheduling import Scheduler
@@ -32,9 +31,8 @@ from pipeline.messages import (
     TokenizedRequest,
 )
 from pipeline.runtime.testing import CheckingRunner, fake_token
-from tests.property.asked import BLOCK, DROPPING, TERMS, options
-
-CREDITS = 2
+from tests.property.asked import BLOCK, CREDITS, DROPPING, TERMS, options
+from tests.property.places import assert_places_are_conserved, assert_places_are_free
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -70,7 +68,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             num_host_blocks=num_host_blocks if len(self.roles) == 1 else 0,
             block_copy_ns=block_copy_ns,
         )
-        device = self.new_device(data, device)
+        device = self.with_tiers(data, device)
         policies = make_policies(data.draw(options(self.policy)), device)
         prefixes = self.new_prefixes(data, device, policies)
         parts = (self.roles, prefixes, self.allocation, self.max_pinned_blocks)
@@ -91,9 +89,6 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.held_back: list[TokenizedRequest] = []
         self.now = 1
         self.next_id = 0
-
-    def new_device(self, data: st.DataObject, device: DeviceReady) -> DeviceReady:
-        return device
 
     def new_prefixes(self, data: st.DataObject, device: DeviceReady, policies: Policies) -> SharedPrefixes:
         return NoSharing()
@@ -263,31 +258,20 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @invariant()
     def host_places_are_conserved(self) -> None:
-        if not hasattr(self, "scheduler"):
-            return
-        host, eviction = self.scheduler.policies.host, self.scheduler.policies.eviction
-        kept = eviction._kept if isinstance(eviction, Swap) else {}
-        held = [*(place for places in kept.values() for place in places), *self.places_on_the_move()]
-        held += [*host._saves, *(place for place, _ in host._loads)]
-        held += [place for _, saved, loaded in host._flying for place in (*saved, *loaded)]
-        holders = Counter(held)
-        assert [host.pool.num_holders(place) for place in range(host.pool.num_blocks)] == [
-            holders[place] for place in range(host.pool.num_blocks)
-        ]
-        assert set(kept) <= {k for k, each in self.scheduler._live.items() if each.slot < 0}
+        if hasattr(self, "scheduler"):
+            assert_places_are_conserved(self.scheduler, self.places_on_the_move())
+
+    def with_tiers(self, data: st.DataObject, device: DeviceReady) -> DeviceReady:
+        return device
 
     def places_on_the_move(self) -> list[int]:
-        """Held for moves to and from disk."""
         return []
 
     @invariant()
     def who_waits_is_in_the_order(self) -> None:
         if not hasattr(self, "scheduler"):
             return
-        live = self.scheduler._live
-        waiting = {
-            k for k, each in live.items() if each.slot < 0 and not each.is_paused and not each.is_fetching
-        }
+        waiting = {k for k, each in self.scheduler._live.items() if each.slot < 0 and not each.is_held_out}
         order = self.scheduler.policies.order
         candidates = [each.request_id for each in order.candidates(self.now)]
         assert sorted(candidates) == sorted(waiting)
@@ -310,8 +294,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.tell()
         assert self.scheduler.is_idle, "it never comes to rest"
         assert self.scheduler.pool.num_free == self.scheduler.pool.num_blocks
-        host = self.scheduler.policies.host
-        assert host.pool.num_owned == len({*self.places_on_the_move(), *host._saves})
+        assert_places_are_free(self.scheduler, self.places_on_the_move())
         for request_id, request in self.requests.items():
             self.check_answer(request_id, request)
 

@@ -18,11 +18,11 @@ from pipeline.core.policies import Policies
 from pipeline.core.prefix import NOWHERE, Entry
 from pipeline.core.prefix_cache import SharedPrefixes
 from pipeline.core.shelves import Shelves
-from pipeline.messages import DeviceReady, DiskMove, DiskMoved, DiskMoves, DiskReady, Shelved, Terms
+from pipeline.disk_messages import DiskMove, DiskMoved, DiskMoves, DiskReady, Shelved
+from pipeline.messages import DeviceReady, Terms
 from pipeline.runtime.testing import Cell
-from tests.property.asked import BLOCK
+from tests.property.asked import BLOCK, CREDITS
 from tests.property.test_prefix_cache import SharingMachine
-from tests.property.test_scheduler import CREDITS
 
 GARBAGE: list[Cell | None] = [Cell(-1, -1, -1)] * BLOCK
 
@@ -32,7 +32,7 @@ class TieredMachine(SharingMachine):
 
     policy = "fcfs"
 
-    def new_device(self, data: st.DataObject, device: DeviceReady) -> DeviceReady:
+    def with_tiers(self, data: st.DataObject, device: DeviceReady) -> DeviceReady:
         self.disk: dict[int, tuple[Shelved, list[Cell | None], tuple[str, str]]] = {}
         self.asked_moves: deque[DiskMoves] = deque()
         self.answers: deque[DiskMoved] = deque()
