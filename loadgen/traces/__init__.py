@@ -18,9 +18,9 @@ from loadgen.traces import (
     weka,
 )
 from loadgen.traces.format import Format, ReadOptions, Source
-from loadgen.traces.row import Dropped, Note, Trace, TraceRow
+from loadgen.traces.row import Blocks, Dropped, Note, Trace, TraceRow
 
-__all__ = ["FORMAT_NAMES", "ReadOptions", "Trace", "TraceRow", "load"]
+__all__ = ["FORMAT_NAMES", "Blocks", "ReadOptions", "Trace", "TraceRow", "load"]
 
 _FORMATS: tuple[Format, ...] = (
     azure.FORMAT,

@@ -15,18 +15,19 @@ from rich.console import Console, Group, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from loadgen.errors import LoadgenError
-from loadgen.traces import FORMAT_NAMES, load
+from loadgen.traces import FORMAT_NAMES, Blocks, load
 from pipeline.checkpoint import load_card
 from pipeline.cli import Commands
 from pipeline.errors import ConfigError
 from pipeline.simulate.against import AIM, compare, read_result, workload_of
+from pipeline.simulate.case import Case
 from pipeline.simulate.cells import Cell, find_capacity, run_cell
 from pipeline.simulate.devices import DEVICES
 from pipeline.simulate.figures import Figures
 from pipeline.simulate.measured import read_measured
 from pipeline.simulate.models import MODELS, find_model
 from pipeline.simulate.report import comparison_report, report
-from pipeline.simulate.scenarios import SCENARIOS, Case
+from pipeline.simulate.scenarios import SCENARIOS
 from pipeline.simulate.slo import Slo, parse_slo
 from pipeline.simulate.target import Limits, Target, from_data_sheet, from_measured
 from pipeline.simulate.workload import Arrival, asking, at_rate, clamped, from_zero, repeated
@@ -211,13 +212,28 @@ def _workload(args: argparse.Namespace) -> list[Arrival]:
     except LoadgenError as error:
         raise ConfigError(str(error)) from error
     rows = trace.rows[: args.limit]
+    numbers: dict[tuple[str, int], int] = {}
     arrivals = [
-        Arrival(row.at_ns, row.num_input, row.num_output) for row in rows if row.num_input is not None
+        Arrival(row.at_ns, row.num_input, row.num_output, spans=_spans(row.content, row.num_input, numbers))
+        for row in rows
+        if row.num_input is not None
     ]
     if not arrivals:
         raise ConfigError(f"{args.trace}: its prompts are texts; a simulation needs their lengths in tokens")
     workload = clamped(from_zero(arrivals), args.max_input, args.max_output)
     return asking(workload, args.max_tokens) if args.max_tokens else workload
+
+
+def _spans(
+    content: object, num_input: int, numbers: dict[tuple[str, int], int]
+) -> tuple[tuple[int, int], ...]:
+    """What a prompt shares with others; `numbers` counts the blocks of the trace."""
+    if not isinstance(content, Blocks):
+        return ()
+    return tuple(
+        (numbers.setdefault((content.scope, span), len(numbers)), size)
+        for span, size in content.spans(num_input)
+    )
 
 
 def _paced(

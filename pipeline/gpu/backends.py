@@ -1,25 +1,28 @@
 """Which code runs the model: the host kernels, or torch. Chosen once, and logged with the reason."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import structlog
 import torch
-from torch import Tensor
 
 from pipeline.checkpoint.card import Architecture
 from pipeline.errors import ConfigError
 from pipeline.gpu.api import KvLayout, Model
-from pipeline.gpu.evidence import Evidence
+from pipeline.gpu.blocks import Weight
+from pipeline.gpu.evidence import NO_EVIDENCE, SCHEMES, Evidence
 from pipeline.gpu.host.build import Build, HostUnavailable, find_compiler
 from pipeline.gpu.host.library import HostLibrary, load_library
 from pipeline.gpu.host.model import HostLlama, check_shape
 from pipeline.gpu.host.sampling import HostSampler
+from pipeline.gpu.host.trial import choose_threads
 from pipeline.gpu.kernels.reference import TorchOps
 from pipeline.gpu.kv_dtype import KvDtype
 from pipeline.gpu.models import find_model
 from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.sampling import SamplingOp
+from pipeline.gpu.weight_choice import choose_weights
+from pipeline.gpu.weights import as_source, tensors_of
 
 
 class Opened(NamedTuple):
@@ -38,29 +41,36 @@ class Opened(NamedTuple):
 
 def open_model(
     architecture: Architecture,
-    tensors: Iterable[tuple[str, Tensor]],
+    weights: Iterable[tuple[str, Weight]],
     options: RunnerOptions,
     dtype: torch.dtype,
     device: torch.device,
-    evidence: Evidence | None = None,
+    evidence: Mapping[str, Evidence] = NO_EVIDENCE,
 ) -> Opened:
     """The model with its weights. Raises ModelError or ConfigError.
 
     Args:
-        evidence: what `weights = "auto"` goes by; None is bf16.
+        weights: under their Hugging Face names. What is made of FileWeights is kept on disk.
+        evidence: what `weights = "auto"` goes by, by weights; without any it is bf16.
     """
     family = find_model(architecture.family)
     kv_dtype = _kv_dtype(options, dtype)
     library = _host_library(architecture, options, dtype, device)
     if library is None:
         ops = TorchOps(device, options.block_size, kv_dtype)
-        model = family.load(architecture, tensors, ops, dtype, device)
-        return Opened(model, ops, None, kv_dtype, True, f"torch {torch.__version__} {device.type} {dtype}")
-    is_int8 = _choose_int8(options, evidence)
-    weights, threads = "int8" if is_int8 else "bf16", torch.get_num_threads()
-    _log().info("the model runs on the host kernels", isa=library.isa_name, weights=weights, threads=threads)
-    host = HostLlama.load(architecture, tensors, library, is_int8, threads, kv_dtype)
-    return Opened(host, host, HostSampler(library, threads), kv_dtype, False, f"{library.name} {weights}")
+        source = tensors_of(as_source(weights))
+        torch_model = family.load(architecture, source, ops, dtype, device)
+        arithmetic = f"torch {torch.__version__} {device.type} {dtype}"
+        return Opened(torch_model, ops, None, kv_dtype, arithmetic=arithmetic)
+    choice, most = choose_weights(options.weights, evidence), torch.get_num_threads()
+    model = HostLlama.load(architecture, as_source(weights), library, choice, most, kv_dtype)
+    _log().info(
+        "the model runs on the host kernels", isa=library.isa_name, weights=choice, formats=model.formats
+    )
+    if options.num_threads is None:
+        model.threads = choose_threads(model, architecture, options.block_size)
+    sampler = HostSampler(library, model.threads.many)
+    return Opened(model, model, sampler, kv_dtype, False, f"{library.name} {choice} {model.formats}")
 
 
 def _kv_dtype(options: RunnerOptions, dtype: torch.dtype) -> KvDtype:
@@ -97,24 +107,10 @@ def _check(
     check_shape(architecture, options.block_size)
 
 
-def _choose_int8(options: RunnerOptions, evidence: Evidence | None) -> bool:
-    if options.weights != "auto":
-        return options.weights == "int8"
-    if evidence is None:
-        _log().info("bf16 weights: nothing is known of int8 for this model (stageline eval finds out)")
-        return False
-    _log().info(
-        "int8 weights are good enough" if evidence.allows_int8 else "int8 weights are not good enough",
-        perplexity=f"{evidence.increase:+.2%} against {evidence.against}",
-        predictions=evidence.num_tokens,
-    )
-    return evidence.allows_int8
-
-
 def _choose_torch(options: RunnerOptions, reason: str, is_asked_for: bool) -> None:
     """Log the choice of torch: as a warning where nothing in the configuration asked for it."""
-    if options.weights == "int8":
-        raise ConfigError(f'weights = "int8" needs the host backend, which cannot run: {reason}')
+    if options.weights in SCHEMES:
+        raise ConfigError(f'weights = "{options.weights}" needs the host backend, which cannot run: {reason}')
     log = _log().debug if is_asked_for else _log().warning
     log("the model runs on torch, not on the host kernels", reason=reason)
 

@@ -61,11 +61,16 @@ class DiskFile:
         self._digests: dict[int, bytes] = {}
         """Of the contents, by shelf."""
         self._num_writes = 0
+        self._fd = -1
         try:
             self._fd = _open(path)
             self._begin(keeps)
         except OSError as error:
+            self.close()
             raise ConfigError(f'device.disk_kv = "{path}": {error.strerror}') from error
+        except ConfigError:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Idempotent."""
@@ -108,11 +113,12 @@ class DiskFile:
             raise ConfigError(
                 f'device.disk_kv = "{self.path}": is a file of something else; it is left as it is'
             )
+        os.fchmod(self._fd, 0o600)
         self.secret = self._secret_of(head) if keeps else b""
         if not self.secret:
             self.was_other = bool(head) and keeps
             self._format(keeps)
-        elif self.num_shelves:
+        else:
             self._read_names()
 
     def _secret_of(self, head: bytes) -> bytes:
@@ -179,7 +185,6 @@ def _open(path: Path) -> int:
     """For its owner's eyes only: what it holds says what was asked."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        os.fchmod(fd, 0o600)
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(fd)

@@ -5,7 +5,9 @@
 """
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 
@@ -15,7 +17,10 @@ from pipeline.checkpoint.reference import DEFAULT_REFERENCE
 from pipeline.checkpoint.store import models_folder
 
 INT8_SCHEME = "int8 per output, activations int8 in groups of 32"
-"""Changes when the arithmetic does: records of another scheme do not count."""
+BLOCKS_SCHEME = "the file's own blocks, activations int8 in groups of 32"
+"""A scheme's name changes when the arithmetic does: records of another one do not count."""
+SCHEMES = {"int4": BLOCKS_SCHEME, "int8": INT8_SCHEME}
+"""By `weights`, the fastest first."""
 MAX_INCREASE = 0.01
 """Of perplexity, as a share."""
 MIN_TOKENS = 4096
@@ -42,22 +47,30 @@ class Evidence(msgspec.Struct, frozen=True):
         return self.perplexity / self.baseline - 1
 
     @property
-    def allows_int8(self) -> bool:
-        is_enough = self.num_tokens >= MIN_TOKENS and self.scheme == INT8_SCHEME
-        return is_enough and self.increase <= MAX_INCREASE
+    def is_good(self) -> bool:
+        """Enough, and of weights that may be used without being asked for."""
+        return self.num_tokens >= MIN_TOKENS and self.increase <= MAX_INCREASE
 
 
-def find_evidence(card: ModelCard) -> Evidence | None:
-    """The latest evaluation of this model's int8 weights: of this machine, else what is known."""
+NO_EVIDENCE: Mapping[str, Evidence] = MappingProxyType({})
+
+
+def find_evidence(card: ModelCard) -> dict[str, Evidence]:
+    """The latest evaluations of this model, by `weights`: of this machine, else what is known."""
+    found = {weights: _find(card, scheme) for weights, scheme in SCHEMES.items()}
+    return {weights: evidence for weights, evidence in found.items() if evidence is not None}
+
+
+def _find(card: ModelCard, scheme: str) -> Evidence | None:
     try:
-        return msgspec.json.decode(_record(card).read_bytes(), type=Evidence)
+        return msgspec.json.decode(_record(card, scheme).read_bytes(), type=Evidence)
     except (OSError, msgspec.DecodeError):
-        return KNOWN.get(card.reference)
+        return KNOWN.get((card.reference, scheme))
 
 
 def save_evidence(card: ModelCard, evidence: Evidence) -> Path:
     """In the place of any earlier one. Raises OSError."""
-    path = _record(card)
+    path = _record(card, evidence.scheme)
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(".draft")
     draft.write_bytes(msgspec.json.format(msgspec.json.encode(evidence)))
@@ -65,13 +78,13 @@ def save_evidence(card: ModelCard, evidence: Evidence) -> Path:
     return path
 
 
-def _record(card: ModelCard) -> Path:
-    files = f"{card.reference}\n{size_bytes(card)}\n{INT8_SCHEME}"
+def _record(card: ModelCard, scheme: str) -> Path:
+    files = f"{card.reference}\n{size_bytes(card)}\n{scheme}"
     return models_folder().parent / "evals" / f"{hashlib.sha256(files.encode()).hexdigest()[:20]}.json"
 
 
-KNOWN = {
-    DEFAULT_REFERENCE: Evidence(
+_KNOWN = (
+    Evidence(
         reference=DEFAULT_REFERENCE,
         scheme="int8 per output, activations int8 in groups of 32",
         against="fp32",
@@ -79,6 +92,7 @@ KNOWN = {
         perplexity=42.7754,
         baseline=42.5222,
         agreement=0.9346,
-    )
-}
-"""By model reference. Measured on this project's docs/*.md, the first 24,576 tokens."""
+    ),
+)
+KNOWN = {(evidence.reference, evidence.scheme): evidence for evidence in _KNOWN}
+"""By reference and scheme. Measured on this project's docs/*.md, the first 24,576 tokens."""

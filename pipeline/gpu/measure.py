@@ -28,7 +28,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m pipeline.gpu.measure", description=__doc__)
     parser.add_argument("--model", default=DEFAULT_REFERENCE)
     parser.add_argument("--backend", choices=("auto", "host", "torch"), default="auto")
-    parser.add_argument("--weights", choices=("auto", "bf16", "int8"), default="auto")
+    parser.add_argument("--weights", choices=("auto", "bf16", "int8", "int4"), default="auto")
     parser.add_argument("--runs", type=int, default=3)
     args = parser.parse_args()
     options = RunnerOptions(

@@ -17,8 +17,9 @@ class RunnerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """auto is cuda where there is one."""
     backend: Literal["auto", "host", "torch"] = "auto"
     """host: the C++ kernels of gpu.host, on the CPU; auto is host where it can run, else torch."""
-    weights: Literal["auto", "bf16", "int8"] = "auto"
-    """Of the host backend's linears; auto is int8 where an evaluation has found it good enough."""
+    weights: Literal["auto", "bf16", "int8", "int4"] = "auto"
+    """Of the host backend's linears. int4: a GGUF's own quantised blocks, of 4 bits or not, as they are.
+    auto is the fastest that an evaluation has found good enough, else bf16."""
     kv_dtype: Literal["auto", "bf16", "int8", "fp8", "int4"] = "auto"
     """What keys and values are stored as (gpu.kv_dtype); auto is as the model's dtype."""
     block_size: Literal[8, 16, 32, 64, 128] = 16
@@ -43,4 +44,4 @@ class RunnerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     disk_kv_keep: bool = False
     """It is there for the next start, with what is in it."""
     num_threads: Count | None = None
-    """CPU threads; None is torch's default, the number of cores."""
+    """CPU threads; None is what trial steps run best with (host), or one a core (torch)."""

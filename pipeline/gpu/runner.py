@@ -4,22 +4,22 @@ Called from one thread, its device worker's. It knows no stages and no requests,
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
 from msgspec.structs import replace
-from torch import Tensor
 
 from pipeline.checkpoint.card import Architecture, ModelCard
 from pipeline.checkpoint.model import weights_id
 from pipeline.errors import ConfigError
 from pipeline.gpu.api import LayerKv, Model
 from pipeline.gpu.backends import open_model
+from pipeline.gpu.blocks import Weight
 from pipeline.gpu.disk_file import DiskFile
 from pipeline.gpu.disk_kv import DiskKv, open_disk_file
-from pipeline.gpu.evidence import Evidence, find_evidence
+from pipeline.gpu.evidence import NO_EVIDENCE, Evidence, find_evidence
 from pipeline.gpu.free_memory import free_host_bytes
 from pipeline.gpu.host_kv import HostKv
 from pipeline.gpu.inputs import SlotTable
@@ -29,7 +29,7 @@ from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.rehearsal import Rehearsal, Shape, measure_blocks
 from pipeline.gpu.sampling import SamplingOp
 from pipeline.gpu.sizing import check_kv_memory, count_host_blocks
-from pipeline.gpu.weights import load_tensors
+from pipeline.gpu.weights import FileWeights
 from pipeline.messages import DeviceReady, StepHandle, StepPlan
 
 Clock: TypeAlias = Callable[[], int]
@@ -141,19 +141,19 @@ def load_runner(
     Args:
         num_workers: it and its forks, whose steps run at the same time.
     """
-    tensors, evidence = load_tensors(card), find_evidence(card)
+    weights, evidence = FileWeights(card), find_evidence(card)
     parts = (sampling_op, clock, evidence, num_workers, weights_id(card))
-    return build_runner(card.architecture, tensors, options, *parts)
+    return build_runner(card.architecture, weights, options, *parts)
 
 
 @torch.inference_mode()
 def build_runner(
     architecture: Architecture,
-    tensors: Iterable[tuple[str, Tensor]],
+    weights: Iterable[tuple[str, Weight]],
     options: RunnerOptions,
     sampling_op: Callable[[], SamplingOp] = SamplingOp,
     clock: Clock = time.perf_counter_ns,
-    evidence: Evidence | None = None,
+    evidence: Mapping[str, Evidence] = NO_EVIDENCE,
     num_workers: int = 1,
     model_id: str = "",
 ) -> Runner:
@@ -168,7 +168,7 @@ def build_runner(
     if options.num_threads is not None:
         torch.set_num_threads(options.num_threads)
     dtype = torch.float32 if options.dtype == "float32" else torch.bfloat16
-    opened = open_model(architecture, tensors, options, dtype, device, evidence)
+    opened = open_model(architecture, weights, options, dtype, device, evidence)
 
     def new_op() -> SamplingOp:
         op = sampling_op()

@@ -1,7 +1,7 @@
 """Named tensors on their way from a file into a model, checked against what the model expects."""
 
 from collections.abc import Iterable, Iterator
-from typing import TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -10,8 +10,15 @@ from pipeline.errors import ModelError
 
 Shapes: TypeAlias = dict[str, tuple[int, ...]]
 
+Shaped = TypeVar("Shaped", bound="HasShape")
+
 MAX_NAMED = 5
 """How many names an error lists."""
+
+
+class HasShape(Protocol):
+    @property
+    def shape(self) -> tuple[int, ...]: ...
 
 
 class TensorBag:
@@ -42,7 +49,7 @@ def collect(
     )
 
 
-def checked(tensors: Iterable[tuple[str, Tensor]], expected: Shapes) -> Iterator[tuple[str, Tensor]]:
+def checked(tensors: Iterable[tuple[str, Shaped]], expected: Shapes) -> Iterator[tuple[str, Shaped]]:
     """Pass on exactly the expected tensors, in the order they come. Raises ModelError, for those that are
     missing or unexpected once all have come.
     """

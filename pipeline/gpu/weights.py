@@ -1,12 +1,12 @@
 """The tensors of a model on disk, one at a time, under their Hugging Face names."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from gguf.constants import GGMLQuantizationType
-from gguf.quants import dequantize
 from safetensors import SafetensorError, safe_open
 
 from pipeline.checkpoint.card import Architecture, ModelCard
@@ -14,6 +14,7 @@ from pipeline.checkpoint.gguf_file import ROPE_FACTORS
 from pipeline.checkpoint.gguf_header import GgufTensor, read_header
 from pipeline.checkpoint.safetensors_files import tensor_files
 from pipeline.errors import ModelError
+from pipeline.gpu.blocks import Blocks, Weight, as_tensor
 
 LM_HEAD = "lm_head.weight"
 
@@ -36,18 +37,86 @@ _DIRECT = {GGMLQuantizationType.F32: torch.float32, GGMLQuantizationType.F16: to
 _DIRECT[GGMLQuantizationType.BF16] = torch.bfloat16
 
 
-def load_tensors(card: ModelCard) -> Iterator[tuple[str, torch.Tensor]]:
-    """Every weight of the model as (name, CPU tensor): model.layers.0.self_attn.q_proj.weight, ...
+@runtime_checkable
+class WeightSource(Protocol):
+    """A model's weights, read when they are iterated over: (Hugging Face name, weight), each once."""
 
-    Safetensors keep their dtype and are mapped, not copied; GGUF gives F32, F16 and BF16 as they are and
-    every other type as float32. Rotary rows are in the half-split order of Hugging Face. A head that is
-    tied to the embeddings is not given. Peak memory is about twice the largest tensor if the caller keeps
-    none. Raises ModelError for a file that is damaged or a type that cannot be dequantised.
+    @property
+    def identity(self) -> str | None:
+        """Changes when a weight may have; None: what is made of them is not to be kept."""
+        ...
+
+    def kinds(self) -> dict[str, GGMLQuantizationType]:
+        """Of the weights that are quantised blocks."""
+        ...
+
+    def __iter__(self) -> Iterator[tuple[str, Weight]]: ...
+
+
+class FileWeights:
+    """Those of a model on disk. Implements WeightSource.
+
+    Safetensors keep their dtype and are mapped, not copied; GGUF gives F32, F16 and BF16 as tensors and every
+    other type as blocks. Rotary rows are in the half-split order of Hugging Face. A head that is tied to the
+    embeddings is not given. Peak memory is about twice the largest tensor if the caller keeps none. Raises
+    ModelError for a file that is damaged or a type that cannot be dequantised.
     """
-    tensors = _load_gguf(card) if card.format == "gguf" else _load_safetensors(card)
-    for name, tensor in tensors:
-        if not (name == LM_HEAD and card.architecture.tie_embeddings):
-            yield name, tensor
+
+    def __init__(self, card: ModelCard) -> None:
+        self._card = card
+
+    @property
+    def identity(self) -> str | None:
+        files = [self._card.path] if self._card.format == "gguf" else tensor_files(self._card.path)
+        facts = [(file.resolve(), file.stat()) for file in files]
+        return "\n".join(f"{path} {stat.st_size} {stat.st_mtime_ns} {stat.st_ino}" for path, stat in facts)
+
+    def kinds(self) -> dict[str, GGMLQuantizationType]:
+        if self._card.format != "gguf":
+            return {}
+        return {
+            _hugging_face_name(self._card, tensor.name): tensor.kind
+            for tensor in read_header(self._card.path).tensors.values()
+            if tensor.kind not in _DIRECT and tensor.name != ROPE_FACTORS
+        }
+
+    def __iter__(self) -> Iterator[tuple[str, Weight]]:
+        card = self._card
+        weights = _load_gguf(card) if card.format == "gguf" else _load_safetensors(card)
+        for name, weight in weights:
+            if not (name == LM_HEAD and card.architecture.tie_embeddings):
+                yield name, weight
+
+
+def as_source(weights: Iterable[tuple[str, Weight]]) -> WeightSource:
+    return weights if isinstance(weights, WeightSource) else GivenWeights(weights)
+
+
+class GivenWeights:
+    """Weights that the caller has. Implements WeightSource."""
+
+    identity = None
+
+    def __init__(self, weights: Iterable[tuple[str, Weight]]) -> None:
+        self._weights = weights
+
+    def kinds(self) -> dict[str, GGMLQuantizationType]:
+        return {}
+
+    def __iter__(self) -> Iterator[tuple[str, Weight]]:
+        return iter(self._weights)
+
+
+def load_tensors(card: ModelCard) -> Iterator[tuple[str, torch.Tensor]]:
+    """Every weight of the model as (name, CPU tensor): model.layers.0.self_attn.q_proj.weight, ...; see
+    FileWeights. What is quantised becomes float32.
+    """
+    return tensors_of(FileWeights(card))
+
+
+def tensors_of(weights: WeightSource) -> Iterator[tuple[str, torch.Tensor]]:
+    for name, weight in weights:
+        yield name, as_tensor(weight)
 
 
 def _load_safetensors(card: ModelCard) -> Iterator[tuple[str, torch.Tensor]]:
@@ -61,7 +130,7 @@ def _load_safetensors(card: ModelCard) -> Iterator[tuple[str, torch.Tensor]]:
             raise ModelError(f"{path} is damaged: {error}. Fetch it again.") from error
 
 
-def _load_gguf(card: ModelCard) -> Iterator[tuple[str, torch.Tensor]]:
+def _load_gguf(card: ModelCard) -> Iterator[tuple[str, Weight]]:
     for tensor in read_header(card.path).tensors.values():
         if tensor.name != ROPE_FACTORS:  # part of the card
             yield _hugging_face_name(card, tensor.name), _read(card, tensor)
@@ -78,26 +147,28 @@ def _hugging_face_name(card: ModelCard, name: str) -> str:
     raise ModelError(f"{card.path} has the tensor {name}, which no model served here knows")
 
 
-def _read(card: ModelCard, tensor: GgufTensor) -> torch.Tensor:
+def _read(card: ModelCard, tensor: GgufTensor) -> Weight:
     raw = np.fromfile(card.path, np.uint8, tensor.num_bytes, offset=tensor.offset)
-    weight = _decode(card, tensor, raw)
     heads = _rotary_heads(card.architecture, tensor.name)
-    return weight if heads is None else _half_split(weight, heads)
-
-
-def _decode(
-    card: ModelCard, tensor: GgufTensor, raw: "np.ndarray[tuple[int], np.dtype[np.uint8]]"
-) -> torch.Tensor:
     if tensor.kind in _DIRECT:
-        return torch.from_numpy(raw).view(_DIRECT[tensor.kind]).reshape(tensor.shape)
+        weight = torch.from_numpy(raw).view(_DIRECT[tensor.kind]).reshape(tensor.shape)
+        return weight if heads is None else _half_split(weight, heads)
+    rows = torch.from_numpy(raw).reshape(*tensor.shape[:-1], -1)
+    if heads is not None:
+        rows = _half_split(rows, heads).contiguous()
+    blocks = Blocks(tensor.kind, tensor.shape, rows.numpy())
+    _check_kind(card, tensor, blocks)
+    return blocks
+
+
+def _check_kind(card: ModelCard, tensor: GgufTensor, blocks: Blocks) -> None:
     try:
-        values = dequantize(raw.reshape(*tensor.shape[:-1], -1), tensor.kind)
+        blocks.dequantised(0, 1)
     except NotImplementedError as error:
         raise ModelError(
             f"{card.path}: tensor {tensor.name} is of type {tensor.kind.name}, which cannot be dequantised. "
             "Use another quantisation of the model."
         ) from error
-    return torch.from_numpy(values).reshape(tensor.shape)
 
 
 def _rotary_heads(architecture: Architecture, name: str) -> int | None:

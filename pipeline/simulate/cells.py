@@ -1,6 +1,6 @@
 """Cells: one policy on one number of replicas each, over the same workload."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TypeAlias
 
 import msgspec
@@ -32,15 +32,14 @@ class Cell(msgspec.Struct, frozen=True):
     """Whether the door refuses who would wait too long, as a server's does; else everybody queues."""
     is_padded: bool = False
     """Whether the device computes the padding of static batches."""
+    shares_prefixes: bool = False
+    """Whether prompts that begin alike are computed once, as `prefix_cache` of the server."""
 
 
 def run_cell(
     cell: Cell, workload: Workload, target: Target, slo: Slo, progress: Progress = lambda _: None
 ) -> Figures:
-    gated, padded = cell.is_gated, cell.is_padded
-    replicas = [
-        _replica(cell.options, target, is_gated=gated, is_padded=padded) for _ in range(cell.num_replicas)
-    ]
+    replicas = [_replica_of(cell, target) for _ in range(cell.num_replicas)]
     refusals = _feed(workload, replicas, target, progress)
     return measure(
         cell.policy,
@@ -61,7 +60,7 @@ def find_capacity(workload: Workload, target: Target, options: dict[str, object]
     them end, so that neither the filling nor the emptying of the device counts.
     """
     sample = at_once(workload[:MAX_FOR_CAPACITY])
-    replica = _replica(options | {"policy": "fcfs", "max_wait_ms": None}, target)
+    replica = _replica_of(Cell("", options | {"policy": "fcfs", "max_wait_ms": None}, 1), target)
     _feed(sample, [replica], target)
     ends = sorted(answer.e2e_ns for answer in ended(replica, target.host))
     if len(ends) < 20:
@@ -82,15 +81,12 @@ def _feed(
     )
 
 
-def _replica(
-    options: Mapping[str, object], target: Target, *, is_gated: bool = False, is_padded: bool = False
-) -> Replica:
-    table = read_options(options)
+def _replica_of(cell: Cell, target: Target) -> Replica:
+    table = read_options(cell.options)
     standing = standing_of(table.policy, table.fair_weights or {})
-    door = GatedDoor(target.ready, _ns(table.max_wait_ms), standing) if is_gated else OpenDoor()
-    return Replica(
-        make_scheduler(table, target.ready), target.cost, target.host, door=door, is_padded=is_padded
-    )
+    door = GatedDoor(target.ready, _ns(table.max_wait_ms), standing) if cell.is_gated else OpenDoor()
+    scheduler = make_scheduler(table, target.ready, shares_prefixes=cell.shares_prefixes)
+    return Replica(scheduler, target.cost, target.host, door=door, is_padded=cell.is_padded)
 
 
 def _ns(ms: float | None) -> int | None:

@@ -15,9 +15,7 @@ from pipeline.core.policies.fair import FairOrder
 from pipeline.core.policies.keyed import KeyedOrder
 from pipeline.core.scheduling import Scheduler
 from pipeline.messages import StepPlan
-
-TOKEN = 1
-"""What every skipped token is."""
+from pipeline.simulate.workload import TOKEN
 
 
 def learns_from_steps(policies: Policies) -> bool:

@@ -73,6 +73,12 @@ class Figures(msgspec.Struct, frozen=True):
     """Share of the blocks' room that holds tokens, over time,"""
     kv_max: float
     """and at most."""
+    running_mean: float
+    """Sequences with a slot at once on a replica, over time,"""
+    running_crowded: float
+    """and while others waited; NaN if nobody did."""
+    num_cached_tokens: int
+    """Of the prompts, that were found in the prefix cache."""
     num_preemptions: int
     num_padding_tokens: int
     """What static batches would have computed for nothing."""
@@ -159,6 +165,9 @@ def measure(
         goodput_per_s=num_good / duration_s,
         kv_mean=sum(replica.ledger.kv_token_ns for replica in replicas) / (room * duration_ns or 1),
         kv_max=max(_kv_max(replica) for replica in replicas),
+        running_mean=sum(each.ledger.running_ns for each in replicas) / (len(replicas) * duration_ns or 1),
+        running_crowded=_running_crowded(replicas),
+        num_cached_tokens=sum(_num_cached(replica) for replica in replicas),
         num_preemptions=sum(replica.scheduler.num_preemptions for replica in replicas),
         num_padding_tokens=sum(replica.scheduler.num_padding_tokens for replica in replicas),
         num_steps=sum(replica.num_steps for replica in replicas),
@@ -166,6 +175,16 @@ def measure(
         cost_per_million_tokens=_cost(price_per_hour, len(replicas), duration_s, num_output),
         by_tenant=_tenants(answers),
     )
+
+
+def _running_crowded(replicas: Sequence[Replica]) -> float:
+    crowded_ns = sum(replica.ledger.crowded_ns for replica in replicas)
+    running_ns = sum(replica.ledger.running_crowded_ns for replica in replicas)
+    return running_ns / crowded_ns if crowded_ns else float("nan")
+
+
+def _num_cached(replica: Replica) -> int:
+    return int(replica.scheduler.residents.prefixes.gauges().get("prefix_hit_tokens_total", 0))
 
 
 def _tenants(answers: Sequence[Ended]) -> dict[str, TenantFigures]:

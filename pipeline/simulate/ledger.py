@@ -48,6 +48,12 @@ class Ledger:
         self.max_kv_tokens = 0
         self.kv_token_ns = 0
         """Integral of the tokens held over time."""
+        self.running_ns = 0
+        """Integral of the sequences that run over time;"""
+        self.crowded_ns = 0
+        """the time in which others waited, and"""
+        self.running_crowded_ns = 0
+        """the integral over that."""
         self.going: list[int] = []
         """The requests of the step before that went on, in its order."""
         self._tracks: list[Track] = []
@@ -86,6 +92,13 @@ class Ledger:
         self.kv_token_ns += num_kv_tokens * elapsed_ns
         if num_kv_tokens > self.max_kv_tokens:
             self.max_kv_tokens = num_kv_tokens
+
+    def run(self, num_running: int, num_waiting: int, elapsed_ns: int) -> None:
+        """So many sequences ran for so long, while so many waited."""
+        self.running_ns += num_running * elapsed_ns
+        if num_waiting:
+            self.crowded_ns += elapsed_ns
+            self.running_crowded_ns += num_running * elapsed_ns
 
     def held(self, kv_token_ns: int, num_kv_tokens: int) -> None:
         """As many calls of `hold` with rising tokens, the last so many."""

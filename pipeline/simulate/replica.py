@@ -9,14 +9,15 @@ from collections import deque
 from itertools import compress
 from typing import NamedTuple
 
+from pipeline.core.prefix_cache import NoSharing
 from pipeline.core.scheduling import Scheduler
 from pipeline.messages import Rejected, SampledBatch, SamplingParams, StepPlan, TokenizedRequest
 from pipeline.simulate.door import OpenDoor
-from pipeline.simulate.fast_forward import TOKEN, learns_from_steps, num_alike, skip
+from pipeline.simulate.fast_forward import learns_from_steps, num_alike, skip
 from pipeline.simulate.host import HostCosts
 from pipeline.simulate.ledger import Ledger, Track
 from pipeline.simulate.work import Cost, StepWork, work_of
-from pipeline.simulate.workload import Arrival
+from pipeline.simulate.workload import TOKEN, Arrival, prompt_of
 from pipeline.topology import CREDITS
 
 EOS = 2
@@ -69,6 +70,7 @@ class Replica:
         self._is_padded = is_padded
         self._can_skip = can_skip and credits == 2 and not self._door.is_watching
         self._can_skip = self._can_skip and not learns_from_steps(scheduler.policies)
+        self._can_skip = self._can_skip and isinstance(scheduler.residents.prefixes, NoSharing)
         self._credits = credits
         self._in_flight: deque[InFlight] = deque()
         self._device_end_ns = 0
@@ -80,7 +82,7 @@ class Replica:
         track = Track(index, arrival.at_ns, arrival.num_input, arrival.num_output, arrival.terms.tenant)
         request = TokenizedRequest(
             len(self.ledger.tracks),
-            [TOKEN] * arrival.num_input,
+            prompt_of(arrival),
             SamplingParams(max_tokens=arrival.max_tokens or arrival.num_output),
             arrival.at_ns,
             now_ns,
@@ -181,6 +183,7 @@ class Replica:
 
     def _hold(self, now_ns: int) -> None:
         self.ledger.hold(self.scheduler.residents.num_kv_tokens, now_ns - self._held_ns)
+        self.ledger.run(self.scheduler.num_running, self.scheduler.num_waiting, now_ns - self._held_ns)
         self._held_ns = now_ns
 
     # Steps alike ----------------------------------------------------------------------------
@@ -234,6 +237,7 @@ class Replica:
         self.num_steps += count
         self.busy_ns += busy_ns
         self._device_end_ns = later[1]
+        self.ledger.run(num_rows, self.scheduler.num_waiting, held_ns - self._held_ns)
         self._held_ns = held_ns
         self.ledger.held(token_ns, num_held)
         return (sooner, later), count

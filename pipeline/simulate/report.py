@@ -50,6 +50,8 @@ def _rates(cells: Sequence[Figures]) -> Table:
         "rejected": _rejected,
         "dropped": lambda cell: f"{cell.num_dropped:,}",
         "preemptions": lambda cell: f"{cell.num_preemptions:,}",
+        "run at once, mean / crowded": lambda cell: f"{cell.running_mean:,.1f} / {cell.running_crowded:,.1f}",
+        "cached prompt tokens": lambda cell: f"{cell.num_cached_tokens:,}",
         "KV use, mean / max": lambda cell: f"{cell.kv_mean:.1%} / {cell.kv_max:.1%}",
         "device busy": lambda cell: f"{cell.device_busy:.1%}",
         "steps": lambda cell: f"{cell.num_steps:,}",

@@ -4,42 +4,18 @@ Each makes its cases of one workload and one target, and reads their figures; do
 """
 
 import random
-from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from typing import NamedTuple
 
 import msgspec
 
 from pipeline.core.policies.options import SJF_PROMPT_WEIGHT
 from pipeline.messages import DeviceReady, Terms
+from pipeline.simulate.case import MAX_TOKENS, PATIENT, Case, Scenario, case_of
 from pipeline.simulate.cells import Cell, find_capacity
 from pipeline.simulate.figures import Figures
+from pipeline.simulate.memory_scenarios import MEMORY_SCENARIOS
 from pipeline.simulate.target import Target
 from pipeline.simulate.workload import Arrival, Workload, asking, at_once, at_rate, with_terms
-
-PATIENT: dict[str, object] = {"max_wait_ms": 1e9}
-"""Nobody is dropped, so that all cases answer the same requests."""
-MAX_TOKENS = 1024
-"""What clients ask for at most: a policy must not know the answer's length from that."""
-
-
-class Case(NamedTuple):
-    cell: Cell
-    workload: Workload
-    target: Target
-
-
-class Scenario(NamedTuple):
-    about: str
-    cases: Callable[[Workload, Target, int], list[Case]]
-    """Of a workload, a target and a seed."""
-    verdict: Callable[[Seq[Case], Seq[Figures]], list[str]]
-    """Sentences about the cases' figures."""
-
-
-def _case(name: str, options: dict[str, object], workload: Workload, target: Target) -> Case:
-    return Case(Cell(name, PATIENT | options, 1), workload, target)
-
 
 # sjf against fcfs ---------------------------------------------------------------------------------
 
@@ -52,9 +28,9 @@ def _sjf_cases(workload: Workload, target: Target, seed: int) -> list[Case]:
     paced = at_rate(asked, SJF_LOAD * find_capacity(asked, target, PATIENT))
     sjf = {"policy": "sjf", "sjf_tokens_per_s": SJF_TOKENS_PER_S}
     return [
-        _case("fcfs", {"policy": "fcfs"}, paced, target),
-        _case("sjf", sjf, paced, target),
-        _case("answers only", sjf | {"sjf_prompt_weight": 0.0}, paced, target),
+        case_of("fcfs", {"policy": "fcfs"}, paced, target),
+        case_of("sjf", sjf, paced, target),
+        case_of("answers only", sjf | {"sjf_prompt_weight": 0.0}, paced, target),
     ]
 
 
@@ -86,7 +62,7 @@ def _static_cases(workload: Workload, target: Target, seed: int) -> list[Case]:
     return [
         Case(Cell("padded", static, 1, is_padded=True), all_due, target),
         Case(Cell("static", static, 1), all_due, target),
-        _case("continuous", {"batching": "continuous"}, all_due, target),
+        case_of("continuous", {"batching": "continuous"}, all_due, target),
     ]
 
 
@@ -120,8 +96,8 @@ def _itl_cases(workload: Workload, target: Target, seed: int) -> list[Case]:
     plain = msgspec.structs.replace(target, ready=ready, host=host)
     paced = at_rate(mixed, ITL_LOAD * find_capacity(mixed, plain, PATIENT))
     return [
-        _case("fixed", {}, paced, plain),
-        _case("itl_target", {"itl_target_ms": ITL_TARGET_MS}, paced, plain),
+        case_of("fixed", {}, paced, plain),
+        case_of("itl_target", {"itl_target_ms": ITL_TARGET_MS}, paced, plain),
     ]
 
 
@@ -157,10 +133,10 @@ def _fair_cases(workload: Workload, target: Target, seed: int) -> list[Case]:
     paced = at_rate(asked, FLOOD_LOAD * find_capacity(asked, target, PATIENT))
     alone = [arrival for arrival in paced if arrival.terms.tenant == LIGHT]
     return [
-        _case("solo", {"policy": "fair"}, alone, target),
-        _case("fcfs", {"policy": "fcfs"}, paced, target),
-        _case("fair", {"policy": "fair"}, paced, target),
-        _case("weighted", {"policy": "fair", "fair_weights": {LIGHT: LIGHT_WEIGHT}}, paced, target),
+        case_of("solo", {"policy": "fair"}, alone, target),
+        case_of("fcfs", {"policy": "fcfs"}, paced, target),
+        case_of("fair", {"policy": "fair"}, paced, target),
+        case_of("weighted", {"policy": "fair", "fair_weights": {LIGHT: LIGHT_WEIGHT}}, paced, target),
     ]
 
 
@@ -174,11 +150,12 @@ def _fair_verdict(cases: Seq[Case], figures: Seq[Figures]) -> list[str]:
     return lines
 
 
-SCENARIOS = {
+SCENARIOS: dict[str, Scenario] = {
     "sjf": Scenario("shortest first against first come, at 0.9 load", _sjf_cases, _sjf_verdict),
     "static": Scenario("continuous against static batches, saturated", _static_cases, _static_verdict),
     "itl": Scenario("an ITL target against a fixed prefill budget, long prompts", _itl_cases, _itl_verdict),
     "fair": Scenario("a light tenant beside one that floods", _fair_cases, _fair_verdict),
+    **MEMORY_SCENARIOS,
 }
 
 

@@ -36,6 +36,8 @@ class Target(msgspec.Struct, frozen=True):
     max_model_len: int
     price_per_hour: float | None
     """Of one replica, US dollars."""
+    model: Architecture | None = None
+    """Of a data sheet's; a measured one may be any."""
 
 
 def from_data_sheet(
@@ -72,6 +74,7 @@ def from_data_sheet(
         host=HostCosts(),
         max_model_len=check_length(model, limits.max_model_len),
         price_per_hour=num_gpus * (device.price_per_hour if price_per_hour is None else price_per_hour),
+        model=model,
     )
 
 

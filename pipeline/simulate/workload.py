@@ -19,6 +19,22 @@ class Arrival(NamedTuple):
     terms: Terms = Terms()
     max_tokens: int | None = None
     """What the client asks for at most, at least `num_output`; None: just that."""
+    spans: tuple[tuple[int, int], ...] = ()
+    """What the prompt shares with others: (id, tokens), equal ids being equal tokens; () is nothing known."""
+
+
+TOKEN = 1
+"""Stands for whatever was said."""
+FIRST_ID = 16
+"""Token ids from here on stand for the ids of spans."""
+
+
+def prompt_of(arrival: Arrival) -> list[int]:
+    """Its token ids: of one that names spans the same where these are the same."""
+    token_ids: list[int] = []
+    for span, num_tokens in arrival.spans:
+        token_ids += [FIRST_ID + span] * min(num_tokens, arrival.num_input - len(token_ids))
+    return token_ids + [TOKEN] * (arrival.num_input - len(token_ids))
 
 
 Workload = Sequence[Arrival]

@@ -13,7 +13,15 @@ from pipeline.__main__ import main
 from pipeline.checkpoint import ModelCard, describe
 from pipeline.errors import ConfigError
 from pipeline.gpu.evaluate import WINDOW, evaluate
-from pipeline.gpu.evidence import INT8_SCHEME, KNOWN, Evidence, find_evidence, save_evidence
+from pipeline.gpu.evidence import (
+    BLOCKS_SCHEME,
+    INT8_SCHEME,
+    KNOWN,
+    SCHEMES,
+    Evidence,
+    find_evidence,
+    save_evidence,
+)
 from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.runner import Runner, build_runner, load_runner
 from pipeline.gpu.weights import load_tensors
@@ -38,55 +46,57 @@ def fresh_logs() -> Iterator[None]:
     structlog.reset_defaults()
 
 
-def test_what_allows_int8() -> None:
+def test_what_is_good_enough() -> None:
     assert GOOD.increase == pytest.approx(0.005)
-    assert GOOD.allows_int8
-    assert not replace(GOOD, perplexity=20.21).allows_int8
-    assert not replace(GOOD, num_tokens=1000).allows_int8
-    assert not replace(GOOD, scheme="int8 per row").allows_int8
+    assert GOOD.is_good
+    assert not replace(GOOD, perplexity=20.21).is_good
+    assert not replace(GOOD, num_tokens=1000).is_good
 
 
 def test_a_record_is_found_again_and_the_latest_counts(card: ModelCard) -> None:
-    assert find_evidence(card) is None
+    assert find_evidence(card) == {}
     save_evidence(card, GOOD)
-    assert find_evidence(card) == GOOD
-    worse = replace(GOOD, perplexity=25.0)
+    assert find_evidence(card) == {"int8": GOOD}
+    worse, blocks = replace(GOOD, perplexity=25.0), replace(GOOD, scheme=BLOCKS_SCHEME)
     save_evidence(card, worse)
-    assert find_evidence(card) == worse
+    save_evidence(card, blocks)
+    assert find_evidence(card) == {"int4": blocks, "int8": worse}
+    save_evidence(card, replace(GOOD, scheme="int8 per row"))
+    assert find_evidence(card) == {"int4": blocks, "int8": worse}
 
 
 def test_a_damaged_record_counts_as_none(card: ModelCard) -> None:
     save_evidence(card, GOOD).write_text("{")
-    assert find_evidence(card) is None
+    assert find_evidence(card) == {}
 
 
 def test_a_record_is_of_one_file(card: ModelCard) -> None:
     save_evidence(card, GOOD)
     with card.path.open("ab") as file:
         file.write(b"another")
-    assert find_evidence(card) is None
+    assert find_evidence(card) == {}
 
 
 def test_every_known_evaluation_is_of_the_present_scheme() -> None:
-    assert all(evidence.scheme == INT8_SCHEME for evidence in KNOWN.values())
+    assert {scheme for _, scheme in KNOWN} <= set(SCHEMES.values())
 
 
 @pytest.mark.parametrize(
     ("evidence", "weights"),
-    [(None, "bf16"), (GOOD, "int8"), (replace(GOOD, perplexity=30.0), "bf16")],
+    [({}, "bf16"), ({"int8": GOOD}, "int8"), ({"int8": replace(GOOD, perplexity=30.0)}, "bf16")],
 )
-def test_auto_goes_by_the_evidence_and_says_so(evidence: Evidence | None, weights: str) -> None:
+def test_auto_goes_by_the_evidence_and_says_so(evidence: dict[str, Evidence], weights: str) -> None:
     options = RunnerOptions(device="cpu", num_blocks=8)
     with capture_logs() as lines:
         build_runner(TINY, random_tensors(TINY), options, evidence=evidence)
     assert [line["weights"] for line in lines if "weights" in line] == [weights]
-    assert "int8" in lines[0]["event"]
+    assert ("int8" if evidence else "bf16") in lines[0]["event"]
 
 
 def test_auto_is_torch_without_a_compiler_whatever_the_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     options = RunnerOptions(device="cpu", num_blocks=8)
-    assert isinstance(build_runner(TINY, random_tensors(TINY), options, evidence=GOOD), Runner)
+    assert isinstance(build_runner(TINY, random_tensors(TINY), options, evidence={"int8": GOOD}), Runner)
 
 
 def test_evaluating_scores_every_token_of_whole_windows(card: ModelCard) -> None:
@@ -124,8 +134,7 @@ def test_the_command_prints_and_records(
     assert "510 predictions" in printed.out
     assert 'weights = "auto" is now bf16' in printed.err  # too few to go by
     found = find_evidence(describe(card.path, str(card.path)))
-    assert found is not None
-    assert found.num_tokens == 2 * 255  # it reads 256 tokens at most
+    assert found["int8"].num_tokens == 2 * 255  # it reads 256 tokens at most
     assert main([*arguments[:4], str(tmp_path / "none")]) == 2
     assert "--text: " in capsys.readouterr().err
 
@@ -134,7 +143,9 @@ def test_the_command_prints_and_records(
 def test_the_runner_of_a_card_goes_by_its_record(
     model_card: ModelCard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.gpu.runner.find_evidence", lambda card: replace(GOOD, perplexity=30.0))
+    monkeypatch.setattr(
+        "pipeline.gpu.runner.find_evidence", lambda card: {"int8": replace(GOOD, perplexity=30.0)}
+    )
     with capture_logs() as lines:
         load_runner(model_card, RunnerOptions(device="cpu", num_blocks=8)).close()
     assert [line["weights"] for line in lines if "weights" in line] == ["bf16"]

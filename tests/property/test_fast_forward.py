@@ -22,12 +22,14 @@ arrivals = st.lists(
         num_output=st.integers(1, 60),
         terms=st.builds(Terms, tenant=st.sampled_from("ab"), priority=st.integers(0, 2)),
         max_tokens=st.sampled_from([None, 60, 90]),
+        spans=st.just(()),
     ),
     min_size=1,
     max_size=25,
 ).map(lambda each: sorted(each, key=lambda arrival: arrival.at_ns))
 options = st.fixed_dictionaries(
     {
+        "allocation": st.sampled_from(["paged", "paged", "contiguous"]),
         "policy": st.sampled_from(["fcfs", "priority", "sjf", "fair", "deadline"]),
         "batching": st.sampled_from(["continuous", "static"]),
         "gather_ms": st.sampled_from([0.0, 3.0]),
@@ -47,6 +49,7 @@ def state(here: Replica) -> dict[str, Any]:
         "refused": here.refused,
         "busy": (here.num_steps, here.busy_ns),
         "kv": (ledger.max_kv_tokens, ledger.kv_token_ns),
+        "running": (ledger.running_ns, ledger.crowded_ns, ledger.running_crowded_ns),
         "preemptions": scheduler.num_preemptions,
         "padding": scheduler.num_padding_tokens,
         "free": scheduler.pool.num_free,

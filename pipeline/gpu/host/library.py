@@ -22,13 +22,17 @@ class Heads(Structure):
     _fields_ = (("kv", KvShape), ("num_heads", c_int32), ("scale", c_float), ("soft_cap", c_float))
 
 
+class Panel(Structure):
+    _fields_ = (("weight", c_void_p), ("format", c_int32), ("unused", c_int32))
+
+
 class Linear(Structure):
     _fields_ = (
-        ("weight", c_void_p),
-        ("scales", c_void_p),
+        ("panels", c_void_p),
         ("bias", c_void_p),
         ("width", c_int32),
         ("outputs", c_int32),
+        ("is_int8", c_int32),
     )
 
 
@@ -43,7 +47,8 @@ class Rows(Structure):
         ("wide", c_void_p),
         ("bytes", c_void_p),
         ("scales", c_void_p),
-        ("offsets", c_void_p),
+        ("totals", c_void_p),
+        ("sums", c_void_p),
     )
 
 
@@ -65,13 +70,11 @@ class Model(Structure):
         ("hidden", c_int32),
         ("vocab", c_int32),
         ("max_position", c_int32),
-        ("is_int8", c_int32),
-        ("embedding_is_packed", c_int32),
         ("eps", c_float),
         ("heads", Heads),
         ("layers", POINTER(Layer)),
-        ("embedding", c_void_p),
         ("norm", c_void_p),
+        ("embedding", Linear),
         ("head", Linear),
         ("cos", c_void_p),
         ("sin", c_void_p),
@@ -122,13 +125,16 @@ class SamplingRows(Structure):
     )
 
 
-_STRUCTS = (KvShape, Heads, Linear, Placement, Rows, Layer, Model, Batch, Step, SamplingRows)
+_STRUCTS = (KvShape, Heads, Panel, Linear, Placement, Rows, Layer, Model, Batch, Step, SamplingRows)
 
 _PTR, _INT = c_void_p, c_int32
 _FUNCTIONS: dict[str, tuple[object, tuple[object, ...]]] = {
     "isa": (c_char_p, ()),
     "struct_sizes": (None, (_PTR,)),
-    "pack": (None, (_PTR, _INT, _INT, _INT, _INT, Placement, _PTR, _PTR, _INT)),
+    "panel_bytes": (c_int64, (_INT, _INT)),
+    "pack": (None, (POINTER(Linear), _PTR, _INT, _INT, _INT, Placement, _INT)),
+    "pack_blocks": (None, (POINTER(Linear), _INT, _PTR, _INT, _INT, _INT, Placement, _INT)),
+    "unpack": (None, (POINTER(Linear), _INT, _PTR)),
     "workspace_bytes": (c_int64, (POINTER(Model), _INT, _INT)),
     "step": (c_int32, (POINTER(Model), POINTER(Step))),
     "sample": (None, (POINTER(SamplingRows), _PTR, _INT)),

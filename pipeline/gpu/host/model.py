@@ -2,7 +2,6 @@
 
 import ctypes
 import threading
-from collections.abc import Iterable
 from typing import ClassVar
 
 import numpy as np
@@ -13,10 +12,14 @@ from pipeline.checkpoint.card import Architecture
 from pipeline.gpu.api import KvFormat, LayerKv, StepInputs
 from pipeline.gpu.host import library as abi
 from pipeline.gpu.host.build import HostUnavailable
-from pipeline.gpu.host.weights import NORM, PackedWeights, address
+from pipeline.gpu.host.layout import NORM, Choice
+from pipeline.gpu.host.provision import provide_weights
+from pipeline.gpu.host.threads import Threads
+from pipeline.gpu.host.weights import PackedWeights, address
 from pipeline.gpu.kv_dtype import SCALE_BYTES, KvDtype, code_bytes, num_scales
 from pipeline.gpu.models.llama import expected_shapes
 from pipeline.gpu.rope import RopeTable
+from pipeline.gpu.weights import WeightSource
 
 STRIP = 16
 """kv.h: positions that lie together in the cache."""
@@ -36,8 +39,8 @@ class _Scratch(threading.local):
 
 
 class HostLlama:
-    """Llama 2 and 3, Mistral, SmolLM2, on the CPU; bf16 or int8 weights, keys and values of any KvDtype but
-    fp32.
+    """Llama 2 and 3, Mistral, SmolLM2, on the CPU; weights as layout.Choice has them, keys and values of any
+    KvDtype but fp32.
 
     Activations are fp32 between the linears, so its logits differ from those of models.llama in bf16, by less
     than bf16 itself does from fp32.
@@ -53,7 +56,9 @@ class HostLlama:
         num_threads: int,
         kv_dtype: KvDtype = "bf16",
     ) -> None:
-        self._library, self._num_threads = library, num_threads
+        self._library = library
+        self.threads = Threads(num_threads, num_threads)
+        """May be changed between steps."""
         self._kv_dtype: KvDtype = kv_dtype
         self._vocab_size = architecture.vocab_size
         self._keep = (weights, RopeTable(architecture, torch.device("cpu")))  # what the structs point to
@@ -69,16 +74,22 @@ class HostLlama:
     def load(
         cls,
         architecture: Architecture,
-        tensors: Iterable[tuple[str, Tensor]],
+        weights: WeightSource,
         library: abi.HostLibrary,
-        is_int8: bool,
+        choice: Choice,
         num_threads: int,
         kv_dtype: KvDtype = "bf16",
     ) -> "HostLlama":
-        """Pack the Hugging Face-named tensors one by one. Raises ModelError naming the tensor at fault."""
-        weights = PackedWeights(architecture, is_int8, library, num_threads)
-        weights.fill(tensors, expected_shapes(architecture))
-        return cls(architecture, weights, library, num_threads, kv_dtype)
+        """Packed weights, from the cache or packed now. Raises ModelError or ConfigError."""
+        packed = provide_weights(
+            weights, architecture, expected_shapes(architecture), choice, library, num_threads
+        )
+        return cls(architecture, packed, library, num_threads, kv_dtype)
+
+    @property
+    def formats(self) -> str:
+        """Of the weights of the linears."""
+        return self._keep[0].layout.formats
 
     def kv_format(self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> KvFormat:
         """[block, head, strip, ...]: kv.h says what lies in a strip, in keys and in values."""
@@ -114,7 +125,7 @@ class HostLlama:
         return abi.Step(
             num_tokens=num_tokens,
             num_logits=logits.shape[0],
-            num_threads=self._num_threads,
+            num_threads=self.threads.of(num_tokens),
             batch=batch,
             token_ids=inputs.token_ids.data_ptr(),
             positions=inputs.positions.data_ptr(),
@@ -127,7 +138,9 @@ class HostLlama:
         )
 
     def _workspace_for(self, num_tokens: int) -> int:
-        needed = self._library.workspace_bytes(ctypes.byref(self._model), num_tokens, self._num_threads)
+        needed = self._library.workspace_bytes(
+            ctypes.byref(self._model), num_tokens, self.threads.of(num_tokens)
+        )
         scratch = self._scratch
         if scratch.memory.size < needed + 64:
             scratch.memory = np.zeros(needed + 64, np.uint8)
@@ -161,21 +174,18 @@ def _layer(weights: PackedWeights, i: int) -> abi.Layer:
 def _model(
     architecture: Architecture, weights: PackedWeights, layers: "ctypes.Array[abi.Layer]", rope: RopeTable
 ) -> abi.Model:
-    head, embedding = weights.linears["head"], weights.embedding
     kv = abi.KvShape(architecture.num_kv_heads, architecture.head_dim, STRIP)
     return abi.Model(
         num_layers=architecture.num_layers,
         hidden=architecture.hidden_size,
         vocab=architecture.vocab_size,
         max_position=architecture.max_position,
-        is_int8=weights.is_int8,
-        embedding_is_packed=embedding is None,
         eps=architecture.rms_norm_eps,
         heads=abi.Heads(kv, architecture.num_heads, architecture.head_dim**-0.5),
         layers=layers,
-        embedding=address(head.weight) if embedding is None else embedding.data_ptr(),
         norm=address(weights.norms[NORM]),
-        head=head.as_struct(),
+        embedding=weights.embedding.as_struct(),
+        head=weights.linears["head"].as_struct(),
         cos=rope.cos.data_ptr(),
         sin=rope.sin.data_ptr(),
     )

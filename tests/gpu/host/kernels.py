@@ -10,8 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.gpu.host import library as abi
+from pipeline.gpu.host.formats import Format
 from pipeline.gpu.kv_dtype import SCALE_BYTES, KvDtype, code_bytes, num_scales
 
+PANEL_DTYPE = np.dtype([("weight", np.uintp), ("format", np.int32), ("unused", np.int32)])
+"""abi.Panel."""
 Floats = npt.NDArray[np.float32]
 Words = npt.NDArray[np.uint16]
 Bytes = npt.NDArray[np.uint8]
@@ -39,8 +42,44 @@ def padded(count: int, multiple: int) -> int:
 class Packed:
     """A weight as the kernels read it, and the struct that points to its parts."""
 
-    parts: list[Any]
+    weight: npt.NDArray[np.uint8]
+    """Of 64-byte lines; the panels end where it ends."""
+    panels: npt.NDArray[Any]
+    bias: Floats | None
     struct: abi.Linear
+
+    def unpacked(self, library: abi.HostLibrary) -> Floats:
+        """[padded outputs, width] as they are computed with."""
+        rows = np.empty((self.struct.outputs, self.struct.width), np.float32)
+        for output, row in enumerate(rows):
+            library.unpack(ctypes.byref(self.struct), output, pointer(row))
+        return rows
+
+
+def new_packed(
+    library: abi.HostLibrary, inputs: int, formats: list[Format], bias: Floats | None = None
+) -> Packed:
+    """A linear of zeros with a panel of each of the formats."""
+    width, outputs = padded(inputs, GROUP), PANEL * len(formats)
+    ends = np.cumsum([library.panel_bytes(format, width) for format in formats])
+    weight = aligned_zeros(int(ends[-1]))
+    panels = np.zeros(len(formats), PANEL_DTYPE)
+    panels["weight"] = pointer(weight) + np.array([0, *ends[:-1]], np.uintp)
+    panels["format"] = formats
+    whole_bias = None
+    if bias is not None:
+        whole_bias = np.zeros(outputs, np.float32)
+        whole_bias[: bias.size] = bias
+    takes_int8 = formats[0] != Format.BF16
+    struct = abi.Linear(pointer(panels), pointer(whole_bias), width, outputs, takes_int8)
+    return Packed(weight, panels, whole_bias, struct)
+
+
+def aligned_zeros(size: int) -> npt.NDArray[np.uint8]:
+    """From a line's start on, with nothing behind them."""
+    memory = np.zeros(size + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    return np.resize(memory, start + size)[start:] if start == 0 else memory[start : start + size]
 
 
 def pack(
@@ -51,46 +90,59 @@ def pack(
     interleave: bool = False,
 ) -> Packed:
     """One linear of the weights [outputs, inputs], one after another, or two of them interleaved."""
-    inputs = weights[0].shape[1]
-    width = padded(inputs, GROUP)
     rows = sum(weight.shape[0] for weight in weights)
     outputs = 2 * padded(weights[0].shape[0], GROUP) if interleave else padded(rows, PANEL)
-    weight = np.zeros(width * outputs * (1 if is_int8 else 2), np.uint8)
-    scales = np.zeros(outputs, np.float32) if is_int8 else None
-    first = 0
+    formats = [Format.INT8 if is_int8 else Format.BF16] * (outputs // PANEL)
+    packed, first = new_packed(library, weights[0].shape[1], formats, bias), 0
     for number, part in enumerate(weights):
         part = np.ascontiguousarray(part, np.float32)
         place = abi.Placement(number * LANES if interleave else first, interleave)
-        library.pack(pointer(part), *part.shape, 0, width, place, pointer(weight), pointer(scales), THREADS)
+        library.pack(ctypes.byref(packed.struct), pointer(part), *part.shape, 0, place, THREADS)
         first += part.shape[0]
-    whole_bias = None
-    if bias is not None:
-        whole_bias = np.zeros(outputs, np.float32)
-        whole_bias[: bias.size] = bias
-    struct = abi.Linear(pointer(weight), pointer(scales), pointer(whole_bias), width, outputs)
-    return Packed([weight, scales, whole_bias], struct)
+    return packed
 
 
-def linear(library: abi.HostLibrary, packed: Packed, is_int8: bool, x: Floats) -> Floats:
+def pack_blocks(
+    library: abi.HostLibrary,
+    packed: Packed,
+    kind: int,
+    rows: npt.NDArray[np.uint8],
+    inputs: int,
+    first: int = 0,
+) -> None:
+    """Rows of a GGUF's blocks into the panels from output `first` on."""
+    library.pack_blocks(
+        ctypes.byref(packed.struct),
+        kind,
+        pointer(rows),
+        len(rows),
+        inputs,
+        0,
+        abi.Placement(first, 0),
+        THREADS,
+    )
+
+
+def linear(library: abi.HostLibrary, packed: Packed, x: Floats) -> Floats:
     """[T, inputs] -> [T, padded outputs]."""
-    return _apply(library.linear, packed, is_int8, x, packed.struct.outputs)
+    return _apply(library.linear, packed, x, packed.struct.outputs)
 
 
-def swiglu(library: abi.HostLibrary, packed: Packed, is_int8: bool, x: Floats) -> Floats:
+def swiglu(library: abi.HostLibrary, packed: Packed, x: Floats) -> Floats:
     """[T, inputs] -> [T, padded outputs / 2]."""
-    return _apply(library.swiglu, packed, is_int8, x, packed.struct.outputs // 2)
+    return _apply(library.swiglu, packed, x, packed.struct.outputs // 2)
 
 
-def _apply(function: Any, packed: Packed, is_int8: bool, x: Floats, outputs: int) -> Floats:
-    num_rows, width = len(x), packed.struct.width
+def _apply(function: Any, packed: Packed, x: Floats, outputs: int) -> Floats:
+    num_rows, width, is_int8 = len(x), packed.struct.width, bool(packed.struct.is_int8)
     wide = np.zeros((num_rows, width), np.float32)
     wide[:, : x.shape[1]] = x
     values = np.empty((num_rows, width), np.int8 if is_int8 else np.uint16)
-    scales, offsets = (
-        np.empty((num_rows, width // GROUP), np.float32),
-        np.empty((num_rows, width // GROUP), np.int32),
+    scales, totals = (np.empty((num_rows, width // GROUP), np.float32) for _ in range(2))
+    sums = np.empty((num_rows, width // LANES), np.int32)
+    rows = abi.Rows(
+        is_int8, width, pointer(values), pointer(values), pointer(scales), pointer(totals), pointer(sums)
     )
-    rows = abi.Rows(is_int8, width, pointer(values), pointer(values), pointer(scales), pointer(offsets))
     out = np.empty((num_rows, outputs), np.float32)
     function(ctypes.byref(packed.struct), ctypes.byref(rows), pointer(wide), num_rows, pointer(out), THREADS)
     return out

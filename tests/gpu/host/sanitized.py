@@ -25,13 +25,11 @@ def run_linears(library: abi.HostLibrary) -> None:
     for is_int8 in (False, True):
         for rows, inputs, outputs in ((1, 1, 1), (7, 48, 33), (100, 130, 70)):
             x = normal(rows, inputs)
-            kernels.linear(
-                library, pack(library, [normal(outputs, inputs)], is_int8, normal(outputs)), is_int8, x
-            )
+            kernels.linear(library, pack(library, [normal(outputs, inputs)], is_int8, normal(outputs)), x)
             gated = pack(
                 library, [normal(outputs, inputs), normal(outputs, inputs)], is_int8, interleave=True
             )
-            kernels.swiglu(library, gated, is_int8, x)
+            kernels.swiglu(library, gated, x)
 
 
 def run_attention(library: abi.HostLibrary) -> None:
@@ -109,25 +107,18 @@ def run_steps(library: abi.HostLibrary) -> None:
         norm[:48] = 1
         structs = {name: packed.struct for name, packed in linears.items()}
         layers = (abi.Layer * 2)(*(abi.Layer(pointer(norm), pointer(norm), **structs) for _ in range(2)))
-        head, embedding, angles = (
-            pack(library, [normal(101, 48)], is_int8),
-            to_bf16(normal(101, 48)),
-            normal(64, 8),
-        )
-        tied = int(not is_int8)
+        head, angles = pack(library, [normal(101, 48)], is_int8), normal(64, 8)
         heads = abi.Heads(abi.KvShape(2, 16, 16), 6, 0.25)
         model = abi.Model(
             2,
             48,
             101,
             64,
-            is_int8,
-            tied,
             1e-5,
             heads,
             layers,
-            pointer(head.parts[0] if tied else embedding),
             pointer(norm),
+            head.struct,
             head.struct,
             pointer(angles),
             pointer(angles),

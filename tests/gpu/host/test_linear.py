@@ -48,7 +48,7 @@ def test_a_linear_is_that_of_torch(
     rng = np.random.default_rng(seed)
     w, x = rng.normal(size=(outputs, inputs)).astype("f"), rng.normal(size=(rows, inputs)).astype("f")
     bias = rng.normal(size=outputs).astype("f") if has_bias else None
-    y = linear(library, pack(library, [w], is_int8, bias), is_int8, x)
+    y = linear(library, pack(library, [w], is_int8, bias), x)
     expected = F.linear(
         rounded(x, is_int8), weight_as_read(w, is_int8), None if bias is None else torch.from_numpy(bias)
     )
@@ -65,8 +65,8 @@ def test_weights_lie_one_after_another(
     rng = np.random.default_rng(seed)
     parts = [rng.normal(size=(count, inputs)).astype("f") for count in counts]
     x = rng.normal(size=(3, inputs)).astype("f")
-    together = linear(library, pack(library, parts, is_int8), is_int8, x)[:, : sum(counts)]
-    alone = [linear(library, pack(library, [w], is_int8), is_int8, x)[:, : len(w)] for w in parts]
+    together = linear(library, pack(library, parts, is_int8), x)[:, : sum(counts)]
+    alone = [linear(library, pack(library, [w], is_int8), x)[:, : len(w)] for w in parts]
     assert np.array_equal(together, np.concatenate(alone, 1))
 
 
@@ -79,7 +79,7 @@ def test_swiglu_is_that_of_torch(
     rng = np.random.default_rng(seed)
     gate, up = (rng.normal(size=(inner, inputs)).astype("f") for _ in range(2))
     x = rng.normal(size=(rows, inputs)).astype("f")
-    y = swiglu(library, pack(library, [gate, up], is_int8, interleave=True), is_int8, x)
+    y = swiglu(library, pack(library, [gate, up], is_int8, interleave=True), x)
     wide = rounded(x, is_int8)
     g, u = (F.linear(wide, weight_as_read(w, is_int8)) for w in (gate, up))
     torch.testing.assert_close(torch.from_numpy(y[:, :inner]), F.silu(g) * u, atol=1e-3, rtol=1e-3)
@@ -95,9 +95,9 @@ def test_a_rows_bits_are_its_own(
     rng = np.random.default_rng(seed)
     packed = pack(library, [rng.normal(size=(96, inputs)).astype("f")], is_int8)
     x = rng.normal(size=(rows, inputs)).astype("f")
-    together = linear(library, packed, is_int8, x)
+    together = linear(library, packed, x)
     for row in {0, rows // 2, rows - 1}:
-        assert np.array_equal(linear(library, packed, is_int8, x[row : row + 1])[0], together[row])
+        assert np.array_equal(linear(library, packed, x[row : row + 1])[0], together[row])
 
 
 @pytest.mark.parametrize("is_int8", [False, True], ids=["bf16", "int8"])
@@ -105,5 +105,5 @@ def test_extremes(library: HostLibrary, is_int8: bool) -> None:
     """All at the largest int8: where 16-bit products would saturate. And a row of zeros."""
     w = np.ones((40, 256), np.float32)
     x = np.stack([np.ones(256), -np.ones(256), np.zeros(256)]).astype("f")
-    y = linear(library, pack(library, [w], is_int8), is_int8, x)[:, :40]
+    y = linear(library, pack(library, [w], is_int8), x)[:, :40]
     np.testing.assert_allclose(y, np.repeat([[256.0], [-256.0], [0.0]], 40, 1), rtol=1e-5)

@@ -16,7 +16,7 @@ from pipeline.gpu.host.library import load_library
 from pipeline.gpu.host.model import HostLlama
 from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.runner import build_runner, load_runner
-from pipeline.gpu.weights import load_tensors
+from pipeline.gpu.weights import GivenWeights, load_tensors
 from tests.gpu.driver import TINY, Driver, KeepLogits, random_tensors
 from tests.gpu.oracle import hugging_face
 from tests.gpu.test_llama import VARIANTS
@@ -93,7 +93,7 @@ def test_odd_shapes(shape: dict[str, Any], lengths: list[int], chunk: int) -> No
 def test_what_is_out_of_range_is_an_error_not_a_read(options: dict[str, int], what: str) -> None:
     architecture = msgspec.structs.replace(TINY, **options)
     library = load_library(Build(find_compiler()))
-    model = HostLlama.load(architecture, random_tensors(architecture), library, False, 1)
+    model = HostLlama.load(architecture, GivenWeights(random_tensors(architecture)), library, "bf16", 1)
     runner_options = RunnerOptions(device="cpu", num_blocks=20, backend="host")
     driver = Driver(build_runner(TINY, random_tensors(TINY), runner_options))
     driver.runner._model = model

@@ -65,7 +65,7 @@ def test_a_prompt_longer_than_the_model_is_counted_as_rejected(
     assert cell["rejected"]["context_length_exceeded"] == 60 - cell["num_finished"] > 0
 
 
-@pytest.mark.parametrize("scenario", ["sjf", "static", "itl", "fair"])
+@pytest.mark.parametrize("scenario", ["sjf", "static", "itl", "fair", "paging", "int8"])
 def test_scenarios_say_what_they_found(
     trace: Path, scenario: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -73,6 +73,33 @@ def test_scenarios_say_what_they_found(
     assert result["verdict"] and len(result["cells"]) >= 2
     assert main(["simulate", "--trace", str(trace), "--scenario", scenario, "--limit", "30"]) == 0
     assert "Rates and use" in capsys.readouterr().out
+
+
+def test_shared_prefixes_are_computed_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """30 prompts of 3,000 tokens in twos that begin with the same 1,024."""
+    trace = tmp_path / "mooncake.jsonl"
+    rows = [
+        {
+            "timestamp": 100 * k,
+            "input_length": 3000,
+            "output_length": 5,
+            "hash_ids": [k // 2 * 100, k // 2 * 100 + 1, *(10_000 + 10 * k + j for j in range(4))],
+        }
+        for k in range(30)
+    ]
+    trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    result = simulated(capsys, "--trace", trace, "--scenario", "prefix")
+    alone, shared = result["cells"]
+    assert alone["num_cached_tokens"] == 0 and shared["num_cached_tokens"] == 15 * 1024
+    assert shared["ttft_ms"]["mean"] < alone["ttft_ms"]["mean"]
+    assert "17.1% of the prompt tokens were found in the cache; one without end has 17.1%" in str(result)
+
+
+def test_a_trace_without_shared_blocks_shows_no_sharing(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["simulate", "--trace", str(trace), "--scenario", "prefix"]) == 2
+    assert "does not say what its prompts have in common" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -6,17 +6,37 @@
 
 EXPORT const char* stageline_isa() { return ISA; }
 
-// rows [count][inputs] fp32 -> places of a packed weight; scales are null for bf16.
-EXPORT void stageline_pack(const float* rows, int32_t count, int32_t inputs, int32_t first_row, int32_t width,
-                           Placement place, void* weight, float* scales, int32_t num_threads) {
+EXPORT int64_t stageline_panel_bytes(Format format, int32_t width) { return panel_bytes(format, width); }
+
+// rows [count][inputs] fp32 -> BF16 or INT8 panels; the first is row `first_row` of its weight.
+EXPORT void stageline_pack(const Linear* to, const float* rows, int32_t count, int32_t inputs, int32_t first_row,
+                           Placement place, int32_t num_threads) {
 #pragma omp parallel for num_threads(num_threads)
     for (int32_t i = 0; i < count; ++i) {
         const float* row = rows + int64_t(i) * inputs;
-        const int output = place.output(first_row + i);
-        if (scales) pack_row_int8(row, inputs, width, output, static_cast<uint8_t*>(weight), scales);
-        else pack_row_bf16(row, inputs, width, output, static_cast<bf16*>(weight));
+        const int32_t output = place.output(first_row + i);
+        const Panel& panel = to->panels[output / PANEL];
+        if (panel.format == INT8) pack_int8(row, inputs, to->width, output % PANEL, panel.weight);
+        else pack_bf16(row, inputs, output % PANEL, panel.weight);
     }
 }
+
+// rows [count] of a GGUF's blocks -> panels of the kind's format.
+EXPORT void stageline_pack_blocks(const Linear* to, GgufKind kind, const uint8_t* rows, int32_t count, int32_t inputs,
+                                  int32_t first_row, Placement place, int32_t num_threads) {
+    // a panel's outputs share bytes: it is one thread's
+    const int32_t runs = (count + LANES - 1) / LANES;
+#pragma omp parallel for num_threads(num_threads) schedule(static, PANEL / LANES)
+    for (int32_t run = 0; run < runs; ++run) {
+        for (int32_t i = run * LANES; i < std::min((run + 1) * LANES, count); ++i) {
+            const int32_t output = place.output(first_row + i);
+            pack_blocks(kind, rows + i * row_bytes(kind, inputs), inputs, output % PANEL, to->panels[output / PANEL].weight);
+        }
+    }
+}
+
+// The weights of output `row`, [width] fp32.
+EXPORT void stageline_unpack(const Linear* from, int32_t row, float* to) { unpack_row(*from, row, to); }
 
 EXPORT int64_t stageline_workspace_bytes(const Model* model, int32_t num_tokens, int32_t num_threads) {
     Carver carver(nullptr);
@@ -74,7 +94,7 @@ EXPORT void stageline_write_kv(const KvShape* shape, const float* k, const float
 
 // sizeof of every struct that library.py declares too, in its order.
 EXPORT void stageline_struct_sizes(int32_t* sizes) {
-    const size_t all[] = {sizeof(KvShape), sizeof(Heads), sizeof(Linear), sizeof(Placement), sizeof(Rows),
+    const size_t all[] = {sizeof(KvShape), sizeof(Heads), sizeof(Panel), sizeof(Linear), sizeof(Placement), sizeof(Rows),
                           sizeof(Layer),   sizeof(Model), sizeof(Batch),  sizeof(Step),
                           sizeof(SamplingRows)};
     for (size_t i = 0; i < sizeof all / sizeof *all; ++i) sizes[i] = int32_t(all[i]);

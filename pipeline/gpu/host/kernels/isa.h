@@ -5,6 +5,8 @@
 #include <cstring>
 #include "codes.h"
 
+using half = uint16_t;  // IEEE half precision
+
 constexpr int LANES = 16;
 constexpr int GROUP = 32;  // inputs that share one scale in an int8 row; rows are padded to multiples of it
 
@@ -26,7 +28,7 @@ inline bf16 to_bf16(float x) {  // to nearest, ties to even; NaN stays NaN
     defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__) && defined(__AVX512VBMI__)
 #include "isa_avx512.h"
 #include "isa_avx512_codes.h"
-#elif !defined(STAGELINE_PORTABLE) && defined(__AVX2__) && defined(__FMA__)
+#elif !defined(STAGELINE_PORTABLE) && defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #include "isa_avx2.h"
 #include "isa_avx2_codes.h"
 #else

@@ -118,16 +118,47 @@ inline Floats dot2(Floats sum, Packed w, const bf16* x) {
 inline Ints splat_int(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
 inline Floats to_floats(Ints x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
 
-// |x| <= 127 and |w| <= 127, so that the sum of two products fits 16 bits: vpmaddubsw saturates.
+// |x| <= 127 and |w| <= 128, so that the sum of two products fits 16 bits: vpmaddubsw saturates.
 inline __m256i dot4_half(__m256i w, __m256i x) {
-    const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(x), _mm256_sign_epi8(w, x));
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
     return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 }
 
-// lane[i] += w[4 i] x[0] + ... + w[4 i + 3] x[3].
+inline int32_t four_bytes(const void* p) {
+    int32_t x;
+    std::memcpy(&x, p, 4);
+    return x;
+}
+
+// lane[i] += w[4 i] x[0] + ... + w[4 i + 3] x[3]; bytes of w from -128 to 127.
 inline Ints dot4(Ints sum, Packed w, const int8_t* x) {
-    int32_t four;
-    std::memcpy(&four, x, 4);
-    const __m256i wide = _mm256_set1_epi32(four);
+    const __m256i wide = _mm256_set1_epi32(four_bytes(x));
     return {_mm256_add_epi32(sum.a, dot4_half(w.a, wide)), _mm256_add_epi32(sum.b, dot4_half(w.b, wide))};
+}
+
+inline Packed lower_nibbles(Packed w) {
+    const __m256i mask = _mm256_set1_epi8(15);
+    return {_mm256_and_si256(w.a, mask), _mm256_and_si256(w.b, mask)};
+}
+inline Packed upper_nibbles(Packed w) {
+    return lower_nibbles({_mm256_srli_epi16(w.a, 4), _mm256_srli_epi16(w.b, 4)});
+}
+
+// 16 in every byte whose bit is set.
+inline __m256i sixteens(const uint8_t* bits) {
+    const __m256i bytes = _mm256_shuffle_epi8(
+        _mm256_set1_epi32(four_bytes(bits)),
+        _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3));
+    const __m256i bit = _mm256_set1_epi64x(int64_t(0x8040201008040201));
+    return _mm256_and_si256(_mm256_cmpeq_epi8(_mm256_and_si256(bytes, bit), bit), _mm256_set1_epi8(16));
+}
+
+// 16 more in every byte of w, below 16, whose bit is set: 64 bits.
+inline Packed with_sixteens(Packed w, const uint8_t* bits) {
+    return {_mm256_or_si256(w.a, sixteens(bits)), _mm256_or_si256(w.b, sixteens(bits + 4))};
+}
+
+inline Floats load_half(const half* p) {
+    const auto* q = reinterpret_cast<const __m128i*>(p);
+    return {_mm256_cvtph_ps(_mm_loadu_si128(q)), _mm256_cvtph_ps(_mm_loadu_si128(q + 1))};
 }

@@ -70,7 +70,23 @@ inline Floats dot2(Floats sum, Packed w, const bf16* x) {
 inline Ints splat_int(int32_t x) { return {_mm512_set1_epi32(x)}; }
 inline Floats to_floats(Ints a) { return {_mm512_cvtepi32_ps(a.v)}; }
 
-// lane[i] += w[4 i] x[0] + ... + w[4 i + 3] x[3], weights stored with WEIGHT_ZERO added.
+// lane[i] += w[4 i] x[0] + ... + w[4 i + 3] x[3]; bytes of w from 0 to 255, signed ones with WEIGHT_ZERO added.
 inline Ints dot4(Ints sum, Packed w, const int8_t* x) {
     return {_mm512_dpbusd_epi32(sum.v, w.v, _mm512_set1_epi32(four_bytes(x)))};
+}
+
+inline Packed lower_nibbles(Packed w) { return {_mm512_and_si512(w.v, _mm512_set1_epi8(15))}; }
+inline Packed upper_nibbles(Packed w) {
+    return {_mm512_and_si512(_mm512_srli_epi16(w.v, 4), _mm512_set1_epi8(15))};
+}
+
+// 16 more in every byte of w whose bit is set: 64 bits.
+inline Packed with_sixteens(Packed w, const uint8_t* bits) {
+    uint64_t mask;
+    std::memcpy(&mask, bits, 8);
+    return {_mm512_mask_add_epi8(w.v, mask, w.v, _mm512_set1_epi8(16))};
+}
+
+inline Floats load_half(const half* p) {
+    return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
 }

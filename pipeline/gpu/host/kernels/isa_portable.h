@@ -115,3 +115,23 @@ inline Ints dot4(Ints sum, Packed w, const int8_t* x) {
     sum.v += (words >> 24) * int32_t(x[3]);
     return sum;
 }
+
+inline Packed lower_nibbles(Packed w) { return {w.v & 0x0f0f0f0fu}; }
+inline Packed upper_nibbles(Packed w) { return {(w.v >> 4) & 0x0f0f0f0fu}; }
+
+// 16 more in every byte of w, below 16, whose bit is set: 64 bits.
+inline Packed with_sixteens(Packed w, const uint8_t* bits) {
+    const WordLanes lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    uint32_t low, high;
+    std::memcpy(&low, bits, 4);
+    std::memcpy(&high, bits + 4, 4);
+    const WordLanes four = ((lane < 8 ? WordLanes{} + low : WordLanes{} + high) >> (lane % 8 * 4)) & 15u;
+    return {w.v | (four & 1u) << 4 | (four & 2u) << 11 | (four & 4u) << 18 | (four & 8u) << 25};
+}
+
+inline Floats load_half(const half* p) {  // finite; as half_to_float
+    WordLanes bits;
+    for (int i = 0; i < LANES; ++i) bits[i] = p[i];
+    const FloatLanes magnitude = (FloatLanes)((bits & 0x7fffu) << 13) * 0x1p112f;
+    return {(FloatLanes)((WordLanes)magnitude | (bits & 0x8000u) << 16)};
+}

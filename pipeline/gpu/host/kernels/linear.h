@@ -1,95 +1,40 @@
-// y = x W^T + b over packed weights (pack.h). A tile is up to TILE_ROWS rows by one panel, in registers. The
-// inputs of an output are added in one order whatever the tile's height, so that a row's bits do not depend
-// on its neighbours.
+// y = x W^T + b over packed weights.
 #pragma once
-#include "pack.h"
-#include "rows.h"
+#include <algorithm>
+#include <array>
+#include <utility>
 #include "team.h"
+#include "tile_blocks.h"
 
-struct Linear {
-    const void* weight;   // bf16 or int8, as the model says
-    const float* scales;  // [outputs], int8 only
-    const float* bias;    // [outputs] or null
-    int32_t width;        // inputs, padded to a multiple of GROUP
-    int32_t outputs;      // padded to a multiple of PANEL
-};
-
-constexpr int TILE_ROWS = 6;
 constexpr int TASK_ROWS = 96;  // a task is one panel by so many rows: they stay in the second-level cache
 
-template <int M>
-struct Sums { Floats of[M][2]; };
+using TileFunction = void (*)(const uint8_t* panel, const Rows& x, int row, float* out);
+using TilesByHeight = std::array<TileFunction, TILE_ROWS>;
 
-template <int M>
-Sums<M> tile_bf16(const Linear& linear, const Rows& x, int row, int panel) {
-    Sums<M> sums;
-    for (int m = 0; m < M; ++m) sums.of[m][0] = sums.of[m][1] = zero();
-    const bf16* w = static_cast<const bf16*>(linear.weight) + int64_t(panel) * PANEL * linear.width;
-    const bf16* rows = x.wide + int64_t(row) * x.width;
-    for (int k = 0; k < x.width; k += 2, w += 2 * PANEL) {
-        const Packed w0 = load_packed(w), w1 = load_packed(w + PANEL);
-#pragma GCC unroll 6
-        for (int m = 0; m < M; ++m) {
-            sums.of[m][0] = dot2(sums.of[m][0], w0, rows + int64_t(m) * x.width + k);
-            sums.of[m][1] = dot2(sums.of[m][1], w1, rows + int64_t(m) * x.width + k);
-        }
-    }
-    return sums;
+template <Format F, int... HEIGHTS>
+constexpr TilesByHeight tiles_of(std::integer_sequence<int, HEIGHTS...>) {
+    if constexpr (F == BF16) return {tile_bf16<HEIGHTS + 1>...};
+    else if constexpr (F == INT8) return {tile_int8<HEIGHTS + 1>...};
+    else return {tile_blocks<typename BlocksOf<F>::Type, HEIGHTS + 1>...};
 }
 
-template <int M>
-Sums<M> tile_int8(const Linear& linear, const Rows& x, int row, int panel) {
-    Sums<M> sums;
-    for (int m = 0; m < M; ++m) sums.of[m][0] = sums.of[m][1] = zero();
-    const auto* w = static_cast<const uint8_t*>(linear.weight) + int64_t(panel) * PANEL * linear.width;
-    const int groups = x.num_groups();
-    for (int g = 0; g < groups; ++g) {
-        const int8_t* rows = x.bytes + int64_t(row) * x.width + g * GROUP;
-        const int64_t at = int64_t(row) * groups + g;
-        Ints dots[M][2];
-        for (int m = 0; m < M; ++m) dots[m][0] = dots[m][1] = splat_int(x.offsets[at + m * groups]);
-        for (int k = 0; k < GROUP; k += 4, w += 4 * PANEL) {
-            const Packed w0 = load_packed(w), w1 = load_packed(w + 2 * PANEL);
-#pragma GCC unroll 6
-            for (int m = 0; m < M; ++m) {
-                dots[m][0] = dot4(dots[m][0], w0, rows + int64_t(m) * x.width + k);
-                dots[m][1] = dot4(dots[m][1], w1, rows + int64_t(m) * x.width + k);
-            }
-        }
-        for (int m = 0; m < M; ++m) {
-            const Floats scale = splat(x.scales[at + m * groups]);
-            sums.of[m][0] = fma(to_floats(dots[m][0]), scale, sums.of[m][0]);
-            sums.of[m][1] = fma(to_floats(dots[m][1]), scale, sums.of[m][1]);
-        }
-    }
-    const float* scales = linear.scales + panel * PANEL;
-    for (int m = 0; m < M; ++m) {
-        sums.of[m][0] = mul(sums.of[m][0], load(scales));
-        sums.of[m][1] = mul(sums.of[m][1], load(scales + LANES));
-    }
-    return sums;
+template <int... FORMATS>
+constexpr std::array<TilesByHeight, NUM_FORMATS> all_tiles(std::integer_sequence<int, FORMATS...>) {
+    return {tiles_of<Format(FORMATS)>(std::make_integer_sequence<int, TILE_ROWS>())...};
 }
 
-template <int M, class Finish>
-void run_tile(const Linear& linear, const Rows& x, int row, int panel, Finish finish) {
-    const Sums<M> sums = x.is_int8 ? tile_int8<M>(linear, x, row, panel) : tile_bf16<M>(linear, x, row, panel);
-    const float* bias = linear.bias ? linear.bias + panel * PANEL : nullptr;
-    for (int m = 0; m < M; ++m) {
-        Floats low = sums.of[m][0], high = sums.of[m][1];
-        if (bias) low = add(low, load(bias)), high = add(high, load(bias + LANES));
-        finish(row + m, panel, low, high);
-    }
-}
+constexpr auto TILES = all_tiles(std::make_integer_sequence<int, NUM_FORMATS>());
 
 template <class Finish>
-void run_rows(const Linear& linear, const Rows& x, int row, int count, int panel, Finish finish) {
-    switch (count) {
-        case 1: return run_tile<1>(linear, x, row, panel, finish);
-        case 2: return run_tile<2>(linear, x, row, panel, finish);
-        case 3: return run_tile<3>(linear, x, row, panel, finish);
-        case 4: return run_tile<4>(linear, x, row, panel, finish);
-        case 5: return run_tile<5>(linear, x, row, panel, finish);
-        default: return run_tile<6>(linear, x, row, panel, finish);
+void run_tile(const Linear& linear, const Rows& x, int row, int count, int panel, Finish finish) {
+    alignas(64) float out[TILE_ROWS * PANEL];
+    const Panel& weights = linear.panels[panel];
+    TILES[weights.format][count - 1](weights.weight, x, row, out);
+    const float* bias = linear.bias ? linear.bias + panel * PANEL : nullptr;
+    for (int m = 0; m < count; ++m) {
+        Floats low = load(out + m * PANEL), high = load(out + m * PANEL + LANES);
+        if (bias) low = add(low, load(bias)), high = add(high, load(bias + LANES));
+        finish(row + m, panel, low, high);
     }
 }
 
@@ -99,9 +44,9 @@ void run_linear(Team& team, const Linear& linear, const Rows& x, int num_rows, F
     const int blocks = (num_rows + TASK_ROWS - 1) / TASK_ROWS, panels = linear.outputs / PANEL;
     team.each(panels * blocks, [&](int task) {
         const int panel = task / blocks, begin = task % blocks * TASK_ROWS;
-        const int end = begin + TASK_ROWS < num_rows ? begin + TASK_ROWS : num_rows;
+        const int end = std::min(begin + TASK_ROWS, num_rows);
         for (int row = begin; row < end; row += TILE_ROWS) {
-            run_rows(linear, x, row, end - row < TILE_ROWS ? end - row : TILE_ROWS, panel, finish);
+            run_tile(linear, x, row, std::min(TILE_ROWS, end - row), panel, finish);
         }
     });
 }

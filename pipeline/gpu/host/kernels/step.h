@@ -3,6 +3,7 @@
 #include "attention_plan.h"
 #include "kv_write.h"
 #include "linear.h"
+#include "pack.h"
 #include "pointwise.h"
 
 struct Layer {
@@ -14,13 +15,11 @@ struct Layer {
 
 struct Model {
     int32_t num_layers, hidden, vocab, max_position;
-    int32_t is_int8;
-    int32_t embedding_is_packed;  // it is the head's bf16 weight
     float eps;
     Heads heads;
     const Layer* layers;
-    const bf16* embedding;  // [vocab][hidden], or packed
     const float* norm;
+    Linear embedding;  // read by the row; it may be the head
     Linear head;
     const float* cos;  // [max_position][head_dim / 2]
     const float* sin;
@@ -77,11 +76,11 @@ struct Workspace {
         inner = carver.take<float>(tokens * layer.down.width);
         normed = carver.take<float>(int64_t(num_threads) * width);
         const int64_t most = tokens * std::max({layer.qkv.width, layer.output.width, layer.down.width});
-        rows.is_int8 = model.is_int8;
-        rows.wide = model.is_int8 ? nullptr : carver.take<bf16>(most);
-        rows.bytes = model.is_int8 ? carver.take<int8_t>(most) : nullptr;
-        rows.scales = model.is_int8 ? carver.take<float>(most / GROUP) : nullptr;
-        rows.offsets = model.is_int8 ? carver.take<int32_t>(most / GROUP) : nullptr;
+        rows.wide = carver.take<bf16>(most);
+        rows.bytes = reinterpret_cast<int8_t*>(rows.wide);  // a linear's rows are one or the other
+        rows.scales = carver.take<float>(most / GROUP);
+        rows.totals = carver.take<float>(most / GROUP);
+        rows.sums = carver.take<int32_t>(most / LANES);
     }
 };
 
@@ -105,22 +104,16 @@ class Pass {
     void embed(int t) {
         float* to = work_.residual + int64_t(t) * width_;
         const int64_t id = step_.token_ids[t];
-        std::fill(to + model_.hidden, to + width_, 0.f);
-        if (model_.embedding_is_packed) {
-            unpack_row_bf16(model_.embedding, model_.hidden, width_, int(id), to);
-        } else {
-            const bf16* from = model_.embedding + id * model_.hidden;
-            for (int k = 0; k < model_.hidden; ++k) to[k] = to_float(from[k]);
-        }
+        unpack_row(model_.embedding, int(id), to);
     }
 
     void attend(const Layer& layer, uint8_t* keys, uint8_t* values) {
-        norm_rows(layer.input_norm);
+        norm_rows(layer.input_norm, layer.qkv);
         run_linear(team_, layer.qkv, work_.rows, step_.num_tokens, Store{work_.qkv, layer.qkv.outputs});
         team_.each(step_.num_tokens, [&](int t) { place_heads(t, layer.qkv.outputs, keys, values); });
         plan_.run(team_, {work_.q, keys, values, work_.attended, layer.output.width}, layer.window);
         const int used = heads_.num_heads * heads_.kv.head_dim;
-        work_.rows.width = layer.output.width;
+        work_.rows.serve(layer.output);
         team_.each(step_.num_tokens, [&](int t) {
             float* row = work_.attended + int64_t(t) * layer.output.width;
             std::fill(row + used, row + layer.output.width, 0.f);
@@ -131,21 +124,21 @@ class Pass {
 
     void feed_forward(const Layer& layer) {
         const int inner = layer.down.width;
-        norm_rows(layer.mlp_norm);
+        norm_rows(layer.mlp_norm, layer.gate_up);
         run_linear(team_, layer.gate_up, work_.rows, step_.num_tokens, SwiGlu{work_.inner, inner});
-        work_.rows.width = inner;
+        work_.rows.serve(layer.down);
         team_.each(step_.num_tokens, [&](int t) { work_.rows.set(t, work_.inner + int64_t(t) * inner); });
         run_linear(team_, layer.down, work_.rows, step_.num_tokens, Accumulate{work_.residual, width_});
     }
 
     void predict() {
-        work_.rows.width = width_;
+        work_.rows.serve(model_.head);
         team_.each(step_.num_logits, [&](int r) { norm_row(int(step_.logits_rows[r]), r, model_.norm); });
         run_linear(team_, model_.head, work_.rows, step_.num_logits, Store{step_.logits, model_.head.outputs});
     }
 
-    void norm_rows(const float* weight) {
-        work_.rows.width = width_;
+    void norm_rows(const float* weight, const Linear& next) {
+        work_.rows.serve(next);
         team_.each(step_.num_tokens, [&](int t) { norm_row(t, t, weight); });
     }
 
@@ -170,7 +163,7 @@ class Pass {
     const Model& model_;
     const Step& step_;
     AttentionPlan& plan_;
-    Workspace work_;  // each thread's own: rows.width changes from linear to linear
+    Workspace work_;  // each thread's own: the rows change from linear to linear
     Team& team_;
     const Heads heads_;
     const int width_;
