@@ -56,7 +56,8 @@ class Shelves:
         self.fault = ""
         self.fetch_ns = 0.0
         """What it takes to fetch a block; 0: not known."""
-        self.num_stored = self.num_fetched = self.num_corrupt = 0
+        self.num_stored = self.num_fetched = 0
+        self.num_corrupt = disk.num_corrupt
         self.lost: Callable[[Entry], None] = lambda entry: None
         """Is told of an entry that is nowhere any more."""
         self.pool = BlockPool(disk.num_shelves, self._taken)
