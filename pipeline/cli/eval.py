@@ -66,8 +66,8 @@ def register(commands: Commands) -> None:
     parser.add_argument("--model", metavar="REF", help="model reference; by default the one in ./config.toml")
     parser.add_argument("--text", nargs="+", type=Path, default=[], metavar="FILE", help="UTF-8 text")
     parser.add_argument("--prompts", type=Path, metavar="FILE", help=_PROMPTS_HELP)
-    parser.add_argument("--max-prompts", type=int, default=32, metavar="N", help="of the file (32)")
-    parser.add_argument("--answer-tokens", type=int, default=64, metavar="N", help="of an answer (64)")
+    parser.add_argument("--max-prompts", type=_count, default=32, metavar="N", help="of the file (32)")
+    parser.add_argument("--answer-tokens", type=_count, default=64, metavar="N", help="of an answer (64)")
     parser.add_argument(
         "--weights",
         choices=("int4", "int8", "bf16", "fp32"),
@@ -77,9 +77,9 @@ def register(commands: Commands) -> None:
     parser.add_argument("--kv-dtype", nargs="+", choices=("bf16", "int8", "fp8", "int4"), default=[])
     parser.add_argument("--kv-eviction", nargs="+", choices=("sink_window", "heavy_hitter"), default=[])
     parser.add_argument("--kv-budget", default="50%", metavar="N|P%", help=_BUDGET_HELP)
-    parser.add_argument("--window", type=int, default=KV_WINDOW, metavar="N", help=_WINDOW_HELP)
+    parser.add_argument("--window", type=_count, default=KV_WINDOW, metavar="N", help=_WINDOW_HELP)
     parser.add_argument(
-        "--max-tokens", type=int, default=16_384, metavar="N", help="of the text, from its start (16384)"
+        "--max-tokens", type=_count, default=16_384, metavar="N", help="of the text, from its start (16384)"
     )
     parser.add_argument("--json", action="store_true", help="the result as JSON")
     parser.set_defaults(run=run)
@@ -88,6 +88,12 @@ def register(commands: Commands) -> None:
 _PROMPTS_HELP = 'lines such as {"prompt": "..."}, completed as /v1/completions does; for KV only'
 _BUDGET_HELP = "tokens that stay where KV is dropped, or their share of the window (50%%)"
 _WINDOW_HELP = f"tokens that a comparison of KV reads in one go ({KV_WINDOW})"
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 1 on")
+    return int(text)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -118,10 +124,10 @@ def _compare_kv(args: argparse.Namespace, card: ModelCard) -> None:
     settings, results, tables = _settings(args), Results(), list[Table]()
     token_ids = _token_ids(args, card) if args.text else []
     prompts = _read_prompts(card, args.prompts)[: args.max_prompts] if args.prompts else []
-    if token_ids:
+    if args.text:
         results["text"] = scores = compare(card, token_ids, settings, args.window, _say)
         tables.append(_table_of_kv(card, scores))
-    if prompts:
+    if args.prompts:
         results["prompts"] = answers = compare_answers(card, prompts, settings, args.answer_tokens, _say)
         tables.append(_table_of_answers(card, answers))
     _print(args, results, *tables)

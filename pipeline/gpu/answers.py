@@ -6,6 +6,7 @@ import msgspec
 import torch
 
 from pipeline.checkpoint.card import ModelCard
+from pipeline.errors import ConfigError
 from pipeline.gpu.evaluate import BLOCK_SIZE, Progress, Setting, Weights, open_setting
 from pipeline.gpu.reader import Reader
 
@@ -29,7 +30,15 @@ class AnswerScore(msgspec.Struct, frozen=True):
 def compare_answers(
     card: ModelCard, prompts: list[list[int]], settings: list[Setting], max_tokens: int, progress: Progress
 ) -> list[AnswerScore]:
-    """Each setting answers all; the first is the baseline. Raises ConfigError if a setting cannot run."""
+    """Each setting answers all; the first is the baseline.
+
+    Raises ConfigError if a prompt is too long for the model, or a setting cannot run.
+    """
+    longest, limit = max(map(len, prompts)), card.architecture.max_position
+    if longest + max_tokens > limit:
+        raise ConfigError(
+            f"a prompt of {longest} tokens and an answer of {max_tokens} are more than the model's {limit}"
+        )
     baseline: Answers = []
     scores = []
     for setting in settings:

@@ -102,6 +102,8 @@ def test_answers_are_compared_up_to_where_they_part(card: ModelCard, token_ids: 
     assert (baseline.num_answers, baseline.same, baseline.agreement) == (3, 1, 1)
     assert 3 <= baseline.num_tokens <= 30
     assert fine.agreement > coarse.agreement and coarse.same < 1
+    with pytest.raises(ConfigError, match="a prompt of 150 tokens and an answer of 107 are more than"):
+        compare_answers(card, prompts, settings, 107, quiet)
     assert num_alike([1, 2, 3], [1, 2, 4]) == 2
     assert num_alike([1, 2], [1, 2, 4]) == 2
 

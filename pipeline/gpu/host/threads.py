@@ -23,7 +23,7 @@ BUDGET_S = 0.15
 """For each kind of step; then no further round is begun, but at least one is run."""
 MAX_ROUNDS = 12
 FOREIGN_CORES = 0.2
-"""Used by other processes meanwhile, they make the trial worth nothing: they may end, and the choice stays."""
+"""Used by other processes meanwhile, the trial is worth nothing: they may end, and the choice stays."""
 LOOP_BUSY_S, LOOP_IDLE_S = 0.0001, 0.0004
 """What the event loop is taken to do beside a step: a fifth of a core, holding the interpreter's lock."""
 
