@@ -13,8 +13,9 @@ from pipeline.gpu.blocks import Weight
 from pipeline.gpu.evidence import NO_EVIDENCE, SCHEMES, Evidence
 from pipeline.gpu.host.build import Build, HostUnavailable, find_compiler
 from pipeline.gpu.host.library import HostLibrary, load_library
-from pipeline.gpu.host.model import HostLlama, check_shape
+from pipeline.gpu.host.model import HostDecoder, check_shape
 from pipeline.gpu.host.sampling import HostSampler
+from pipeline.gpu.host.trial import choose_threads
 from pipeline.gpu.kernels.reference import TorchOps
 from pipeline.gpu.kv_dtype import KvDtype
 from pipeline.gpu.models import find_model
@@ -55,19 +56,17 @@ def open_model(
     library = _host_library(architecture, options, dtype, device)
     if library is None:
         ops = TorchOps(device, options.block_size, kv_dtype)
-        return Opened(
-            family.load(architecture, tensors_of(as_source(weights)), ops, dtype, device), ops, None, kv_dtype
-        )
-    choice, threads = choose_weights(options.weights, evidence), torch.get_num_threads()
-    model = HostLlama.load(architecture, as_source(weights), library, choice, threads, kv_dtype)
+        source = tensors_of(as_source(weights))
+        return Opened(family.load(architecture, source, ops, dtype, device), ops, None, kv_dtype)
+    choice, most = choose_weights(options.weights, evidence), torch.get_num_threads()
+    model = HostDecoder.load(architecture, as_source(weights), library, choice, most, kv_dtype)
     _log().info(
-        "the model runs on the host kernels",
-        isa=library.isa_name,
-        weights=choice,
-        formats=model.formats,
-        threads=threads,
+        "the model runs on the host kernels", isa=library.isa_name, weights=choice, formats=model.formats
     )
-    return Opened(model, model, HostSampler(library, threads), kv_dtype, grows_by_context=False)
+    if options.num_threads is None:
+        model.threads = choose_threads(model, architecture, options.block_size)
+    sampler = HostSampler(library, model.threads.many)
+    return Opened(model, model, sampler, kv_dtype, grows_by_context=False)
 
 
 def _kv_dtype(options: RunnerOptions, dtype: torch.dtype) -> KvDtype:

@@ -1,28 +1,32 @@
 """How well a model predicts a text: what `stageline eval` compares weights, and ways of keeping KV, by."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Literal, TypeAlias
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from pipeline.checkpoint.card import Architecture, ModelCard
-from pipeline.errors import ConfigError
-from pipeline.gpu.backends import open_model
+from pipeline.core.block_pool import blocks_for
+from pipeline.core.retention import KvEviction, Retention, Retentions
+from pipeline.errors import ConfigError, RequestError
+from pipeline.gpu.backends import Opened, open_model
 from pipeline.gpu.evidence import SCHEMES, Evidence
 from pipeline.gpu.kv_dtype import KvDtype, token_bytes
 from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.reader import Reader
 from pipeline.gpu.weights import FileWeights
+from pipeline.messages import DeviceReady, Terms
 
 WINDOW = 512
 """Tokens a window, each predicted from those before it; fewer if the model reads fewer."""
 BLOCK_SIZE = 16
-CHUNK = 128
-"""Tokens a step: positions whose logits are held at a time."""
+SINKS = 4
+"""Tokens at the start that are never dropped; a block, as budgets are in blocks."""
 
 Weights: TypeAlias = Literal["fp32", "bf16", "int8", "int4"]
 """fp32 on torch, the others on the host kernels."""
@@ -43,6 +47,9 @@ class Setting(msgspec.Struct, frozen=True):
     weights: Weights
     kv: Literal["bf16", "int8", "fp8", "int4"] | None = None
     """None: as the activations."""
+    kv_eviction: KvEviction = "none"
+    kv_budget: int = 0
+    """Tokens that stay where others are dropped."""
 
     @property
     def kv_dtype(self) -> KvDtype:
@@ -54,7 +61,20 @@ class Setting(msgspec.Struct, frozen=True):
 
     @property
     def kv_name(self) -> str:
-        return self.kv_dtype
+        kept = "" if self.kv_eviction == "none" else f", {self.kv_eviction} of {self.kv_budget:,} tokens"
+        return self.kv_dtype + kept
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.float32 if self.weights == "fp32" else torch.bfloat16
+
+    def retention(self, size: int) -> Retention:
+        """Of a sequence of so many tokens. Raises ConfigError for a budget that is too small."""
+        device = DeviceReady(blocks_for(size, BLOCK_SIZE) + 1, BLOCK_SIZE, 1, BLOCK_SIZE)
+        try:
+            return Retentions(device, self.kv_eviction, self.kv_budget, SINKS).of(Terms(), size)
+        except RequestError as error:
+            raise ConfigError(error.message) from error
 
     def __str__(self) -> str:
         return f"{self.weights} weights, {self.kv_name} KV"
@@ -87,14 +107,19 @@ def compare(
 ) -> list[Score]:
     """Score all on the same whole windows of `size` tokens, one model in memory at a time.
 
-    The first is the baseline. Raises ConfigError if there is not one window, or a setting cannot run.
+    The first is the baseline. Where any setting has a budget, what lies within the largest is read but not
+    scored: nothing was dropped before it. Raises ConfigError if there is not one window, or a setting
+    cannot run.
     """
     windows = _windows(card.architecture, token_ids, size)
+    num_free = max(setting.kv_budget for setting in settings)
+    if num_free >= windows.shape[1]:
+        raise ConfigError(f"a budget of {num_free} tokens drops nothing of windows of {windows.shape[1]}")
     baseline: _Reading | None = None
     scores = []
     for setting in settings:
         progress(f"{len(windows)} windows of {windows.shape[1]} tokens with {setting} ...")
-        reading = read(card, windows, setting, progress)
+        reading = read(card, windows, num_free, setting, progress)
         baseline = baseline or reading
         scores.append(
             Score(
@@ -126,25 +151,35 @@ def evaluate(
     )
 
 
+def open_setting(card: ModelCard, setting: Setting) -> Opened:
+    """The model. Raises ConfigError if the setting cannot run."""
+    device = torch.device("cpu")
+    return open_model(card.architecture, FileWeights(card), setting.options, setting.dtype, device)
+
+
 @torch.inference_mode()
-def read(card: ModelCard, windows: Ints, setting: Setting, progress: Progress) -> _Reading:
-    """Windows [N, W], each from its start."""
-    dtype = torch.float32 if setting.weights == "fp32" else torch.bfloat16
-    weights, size = FileWeights(card), windows.shape[1]
-    opened = open_model(card.architecture, weights, setting.options, dtype, torch.device("cpu"))
-    reader = Reader(opened, card.architecture, size, BLOCK_SIZE)
+def read(card: ModelCard, windows: Ints, num_free: int, setting: Setting, progress: Progress) -> _Reading:
+    """Windows [N, W], each from its start; predictions from its first `num_free` tokens do not count."""
+    opened, size = open_setting(card, setting), windows.shape[1]
+    reader = Reader(opened, card.architecture, size, BLOCK_SIZE, setting.retention(size))
     losses, best = [], []
     for number, window in enumerate(windows):
         if number and number % (len(windows) // 4 + 1) == 0:
             progress(f"  {number} are read")
-        reader.start()
-        for start in range(0, size, CHUNK):
-            logits = reader.step(window[start : start + CHUNK].tolist())
-            targets = torch.from_numpy(window[start + 1 : start + CHUNK + 1])
-            logits = logits[: len(targets)]
-            losses.append(cross_entropy(logits, targets, reduction="none"))
-            best.append(logits.argmax(-1))
+        parts = list(_read_window(reader, window))
+        losses.append(torch.cat([loss for loss, _ in parts])[num_free:])
+        best.append(torch.cat([token_ids for _, token_ids in parts])[num_free:])
     return _Reading(float(torch.cat(losses).double().mean()), torch.cat(best).numpy())
+
+
+def _read_window(reader: Reader, window: Ints) -> Iterator[tuple[Tensor, Tensor]]:
+    """Step by step: the loss and the best token of each prediction."""
+    reader.start()
+    targets = torch.from_numpy(window[1:])
+    for logits in reader.read(window.tolist()):
+        its_targets, targets = targets[: len(logits)], targets[len(logits) :]
+        logits = logits[: len(its_targets)]
+        yield cross_entropy(logits, its_targets, reduction="none"), logits.argmax(-1)
 
 
 def _windows(architecture: Architecture, token_ids: list[int], size: int) -> Ints:

@@ -37,4 +37,4 @@ class RunnerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     host_kv_memory: str | Annotated[int, Meta(ge=0)] = 0
     """Bytes, or a size, of host memory for the KV of preempted sequences; 0: they are computed again."""
     num_threads: Count | None = None
-    """CPU threads; None is torch's default, the number of cores."""
+    """CPU threads; None is what trial steps run best with (host), or one a core (torch)."""

@@ -158,10 +158,10 @@ def test_ten_that_come_together_are_computed_once(fake_card: ModelCard) -> None:
 @pytest.mark.parametrize(
     "device",
     [
-        'backend = "torch"',
+        'backend = "torch"\nkv_dtype = "fp8"',
         'dtype = "float32"',
         'backend = "host"\nweights = "bf16"',
-        'backend = "host"\nweights = "int8"',
+        'backend = "host"\nweights = "int8"\nkv_dtype = "int8"',
     ],
 )
 def test_the_real_model_says_the_same(model_card: ModelCard, device: str) -> None:
