@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from pipeline.core.block_pool import blocks_for
 from pipeline.core.busy_rate import BusyRate
+from pipeline.core.retention import Retentions
 from pipeline.core.standing import Claim, Standing, by_arrival
 from pipeline.errors import RequestError
 from pipeline.messages import DeviceReady, GenerateRequest, Terms
@@ -50,6 +51,7 @@ def allowed_wait_ns(terms: Terms, max_wait_ns: int | None) -> int | None:
 class _Entry:
     """A request between the door and its end."""
 
+    terms: Terms
     num_chars: int
     """0 where the prompt came as token ids."""
     num_prompt_tokens: int
@@ -69,6 +71,7 @@ class Gate:
         self._max_wait_ns: int | None = None
         self._entries: dict[int, _Entry] = {}
         self._standing: Standing = by_arrival
+        self._retentions: Retentions | None = None
         self._queued: Counter[Claim] = Counter()
         self._queued_shares: dict[Claim, float] = {}
         self._queued_tokens: dict[Claim, int] = {}
@@ -82,11 +85,23 @@ class Gate:
         self._chars_per_token = _FIRST_CHARS_PER_TOKEN
         self._output_tokens = _FIRST_OUTPUT_TOKENS
 
-    def open(self, device: DeviceReady, max_wait_ns: int | None, standing: Standing = by_arrival) -> None:
-        """The device is ready. `max_wait_ns`: the longest wait that the server promises; None: no promise."""
+    def open(
+        self,
+        device: DeviceReady,
+        max_wait_ns: int | None,
+        standing: Standing = by_arrival,
+        retentions: Retentions | None = None,
+    ) -> None:
+        """The device is ready.
+
+        Args:
+            max_wait_ns: the longest wait that the server promises; None: no promise.
+            retentions: what of their contexts requests keep; None: all.
+        """
         self._device = device
         self._max_wait_ns = max_wait_ns
         self._standing = standing
+        self._retentions = retentions
 
     # Asked at the door ----------------------------------------------------------------------
 
@@ -137,7 +152,7 @@ class Gate:
             self._chars_per_token += _GAIN * (ratio - self._chars_per_token)
         self._queue(entry, -1)
         entry.num_prompt_tokens = num_prompt_tokens
-        entry.share = self._share(num_prompt_tokens, entry.max_tokens)
+        entry.share = self._share(entry.terms, num_prompt_tokens, entry.max_tokens)
         self._queue(entry, +1)
 
     def started(self, request_id: int, now_ns: int) -> None:
@@ -235,15 +250,18 @@ class Gate:
         max_tokens = request.sampling.max_tokens
         terms = request.terms
         claim = Claim(terms.tenant, terms.priority, self._num_output_tokens(max_tokens).bit_length())
-        return _Entry(num_chars, num_tokens, max_tokens, claim, self._share(num_tokens, max_tokens))
+        share = self._share(terms, num_tokens, max_tokens)
+        return _Entry(terms, num_chars, num_tokens, max_tokens, claim, share)
 
-    def _share(self, num_prompt_tokens: int, max_tokens: int | None) -> float:
+    def _share(self, terms: Terms, num_prompt_tokens: int, max_tokens: int | None) -> float:
         """Of the device: of its slots or its blocks, whichever is more."""
         device = self._device
         if device is None:
             return 0.0
         num_tokens = num_prompt_tokens + self._num_output_tokens(max_tokens)
         num_blocks = blocks_for(num_tokens, device.block_size)
+        if self._retentions is not None:
+            num_blocks = min(num_blocks, self._retentions.max_blocks(terms, num_tokens))
         return min(1.0, max(1 / device.max_num_seqs, num_blocks / device.num_blocks))
 
     def _num_output_tokens(self, max_tokens: int | None) -> int:

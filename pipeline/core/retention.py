@@ -184,6 +184,13 @@ class Retentions:
             return SinkWindow(size, num_sinks, num_blocks * size - num_sinks, max_blocks)
         return HeavyHitter(size, num_sinks, num_blocks * size, max_blocks)
 
+    def max_blocks(self, terms: Terms, num_tokens: int) -> int:
+        """The most that such a request may hold; for one that will be refused as for one that keeps all."""
+        try:
+            return self.of(terms, num_tokens).max_blocks
+        except RequestError:
+            return KEEP_ALL.max_blocks
+
     def _max_blocks(self, num_blocks: int) -> int:
         device = self._device
         num_chunk_blocks = min(num_blocks, blocks_for(device.max_num_batched_tokens, device.block_size))

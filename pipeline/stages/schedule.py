@@ -141,7 +141,8 @@ class Schedule(Stage[Any, ScheduleOptions]):
         self._is_open = True
         max_wait_ms = self.options.max_wait_ms
         standing = standing_of(self.options.policy, self.options.fair_weights or {})
-        self._gate.open(ready, int(max_wait_ms * 1e6) if max_wait_ms else None, standing)
+        max_wait_ns = int(max_wait_ms * 1e6) if max_wait_ms else None
+        self._gate.open(ready, max_wait_ns, standing, policies.retentions)
         self.ctx.resource(Telemetry).watch(self._gauges)
         self.ctx.resource(Telemetry).watch(self._gate.gauges)
         self.ctx.resource(Telemetry).occupancy = self._occupancy

@@ -10,8 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.gpu.host import library as abi
+from pipeline.gpu.host.formats import BLOCK_FORMATS
 from pipeline.gpu.kv_dtype import KvDtype
 from tests.gpu.host import kernels
+from tests.gpu.host.gguf_rows import KINDS, random_rows
 from tests.gpu.host.kernels import Floats, Packed, pack, pointer, to_bf16
 
 RNG = np.random.default_rng(0)
@@ -30,6 +32,16 @@ def run_linears(library: abi.HostLibrary) -> None:
                 library, [normal(outputs, inputs), normal(outputs, inputs)], is_int8, interleave=True
             )
             kernels.swiglu(library, gated, x)
+
+
+def run_blocks(library: abi.HostLibrary) -> None:
+    for kind in KINDS:
+        for outputs, rows in ((1, 1), (33, 7)):
+            blocks, inputs = random_rows(kind, outputs, 2, seed=outputs)
+            packed = kernels.new_packed(library, inputs, [BLOCK_FORMATS[kind]] * -(-outputs // 32))
+            kernels.pack_blocks(library, packed, kind, blocks, inputs)
+            packed.unpacked(library)
+            kernels.linear(library, packed, normal(rows, inputs))
 
 
 def run_attention(library: abi.HostLibrary) -> None:
@@ -96,32 +108,38 @@ def run_sampling(library: abi.HostLibrary) -> None:
 
 def run_steps(library: abi.HostLibrary) -> None:
     """Two layers, 6 heads of 16 over 2, hidden size 48: the prompt of one sequence beside a decode row."""
-    for is_int8 in (False, True):
+    for is_int8, is_gemma in ((False, False), (True, False), (False, True), (True, True)):
         linears = {
             "qkv": pack(library, [normal(n, 48) for n in (96, 32, 32)], is_int8, normal(160)),
             "output": pack_to(library, 48, 96, is_int8),
             "gate_up": pack(library, [normal(80, 48), normal(80, 48)], is_int8, interleave=True),
             "down": pack_to(library, 48, 80, is_int8),
         }
-        norm = np.zeros(64, np.float32)
+        norm, head_norm, angles = np.zeros(64, np.float32), normal(16), normal(64, 8)
         norm[:48] = 1
         structs = {name: packed.struct for name, packed in linears.items()}
-        layers = (abi.Layer * 2)(*(abi.Layer(pointer(norm), pointer(norm), **structs) for _ in range(2)))
-        head, angles = pack(library, [normal(101, 48)], is_int8), normal(64, 8)
-        heads = abi.Heads(abi.KvShape(2, 16, 16), 6, 0.25)
+        parts = {"input_norm": norm, "mlp_norm": norm, "cos": angles, "sin": angles}
+        if is_gemma:
+            parts |= {"post_attention_norm": norm, "post_mlp_norm": norm}
+            parts |= {"q_norm": head_norm, "k_norm": head_norm}
+        pointers = {name: pointer(part) for name, part in parts.items()}
+        windows = (8 if is_gemma else 0, 0)
+        layers = (abi.Layer * 2)(*(abi.Layer(**pointers, **structs, window=window) for window in windows))
+        head = pack(library, [normal(101, 48)], is_int8)
         model = abi.Model(
-            2,
-            48,
-            101,
-            64,
-            1e-5,
-            heads,
-            layers,
-            pointer(norm),
-            head.struct,
-            head.struct,
-            pointer(angles),
-            pointer(angles),
+            num_layers=2,
+            hidden=48,
+            vocab=101,
+            max_position=64,
+            is_gelu=is_gemma,
+            embedding_scale=48**0.5 if is_gemma else 1,
+            logits_cap=30 if is_gemma else 0,
+            eps=1e-5,
+            heads=abi.Heads(abi.KvShape(2, 16, 16), 6, 0.25),
+            layers=layers,
+            norm=pointer(norm),
+            embedding=head.struct,
+            head=head.struct,
         )
         caches = [kernels.new_cache(6, 16, 2, 16) for _ in range(2)]
         run_step(library, model, caches, [20, 1], [20, 33])
@@ -185,7 +203,9 @@ if __name__ == "__main__":
     path, *faults = sys.argv[1:]
     library = abi.HostLibrary(Path(path))
     for run in (
-        (write_past_the_end,) if faults else (run_linears, run_attention, run_rows, run_sampling, run_steps)
+        (write_past_the_end,)
+        if faults
+        else (run_linears, run_blocks, run_attention, run_rows, run_sampling, run_steps)
     ):
         run(library)
         print(run.__name__, "done")
