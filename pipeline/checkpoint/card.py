@@ -38,6 +38,29 @@ class Architecture(msgspec.Struct, frozen=True):
     tie_embeddings: bool = False
     attention_bias: bool = False
     mlp_bias: bool = False
+    qk_norm: bool = False
+    """Queries and keys are normed, each head by itself, before they are rotated."""
+    post_norms: bool = False
+    """What attention and feed-forward give is normed before it is added."""
+    activation: Literal["silu", "gelu"] = "silu"
+    """Of the gate; gelu by its tanh formula."""
+    embedding_scale: float = 1.0
+    attention_scale: float | None = None
+    """What scores are multiplied by; None: head_dim ** -0.5."""
+    logits_cap: float = 0.0
+    """logits = cap * tanh(logits / cap); 0: as they are."""
+    layer_windows: tuple[int, ...] = ()
+    """How many positions a query of each layer sees back, its own included; 0, or no entry: all."""
+    local_rope_theta: float | None = None
+    """Of the layers with a window, whose rotation is not scaled; None: as all others."""
+
+    @property
+    def score_scale(self) -> float:
+        return self.head_dim**-0.5 if self.attention_scale is None else self.attention_scale
+
+    def window(self, layer: int) -> int:
+        """Of one layer; 0: it sees all."""
+        return self.layer_windows[layer] if self.layer_windows else 0
 
 
 class ModelCard(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ A kernel library implements Ops; a library that runs all layers in one call (gpu
 KvLayout instead.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from pipeline.checkpoint.card import Architecture
+from pipeline.gpu.tensors import Shapes
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,10 @@ class Ops(KvLayout, Protocol):
         ...
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """x / sqrt(mean(x^2) + eps) * weight, the mean over C (Zhang & Sennrich 2019). [T, C] -> [T, C]."""
+        """x / sqrt(mean(x^2) + eps) * weight, the mean over C (Zhang & Sennrich 2019). [..., C] -> [..., C].
+
+        The last product is in the weight's dtype, which may be fp32 (Gemma) where x is not.
+        """
         ...
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -136,6 +140,10 @@ class Ops(KvLayout, Protocol):
         """silu(gate) * up, gate_up = [gate | up]: [T, 2 F] -> [T, F]."""
         ...
 
+    def gelu_and_mul(self, gate_up: Tensor) -> Tensor:
+        """As silu_and_mul, with GELU by its tanh formula (Hendrycks & Gimpel 2016)."""
+        ...
+
 
 class Model(Protocol):
     """A decoder with its weights on the device. Threads may each run a step at the same time."""
@@ -145,16 +153,13 @@ class Model(Protocol):
         ...
 
 
-class Family(Protocol):
-    """A model written over Ops: the class object that gpu.models registers."""
+class Family(NamedTuple):
+    """A model written over Ops: what gpu.models registers."""
 
-    def load(
-        self,
-        architecture: Architecture,
-        tensors: Iterable[tuple[str, Tensor]],
-        ops: Ops,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> Model:
-        """Consume Hugging Face-named tensors one by one. Raises ModelError naming the tensor at fault."""
-        ...
+    shapes: Callable[[Architecture], Shapes]
+    """Every tensor of a model, by Hugging Face name."""
+    load: Callable[
+        [Architecture, Iterable[tuple[str, Tensor]], Ops, torch.dtype, torch.device],
+        Model,
+    ]
+    """Consumes exactly these tensors one by one. Raises ModelError naming the tensor at fault."""

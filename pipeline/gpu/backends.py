@@ -13,7 +13,7 @@ from pipeline.gpu.blocks import Weight
 from pipeline.gpu.evidence import NO_EVIDENCE, SCHEMES, Evidence
 from pipeline.gpu.host.build import Build, HostUnavailable, find_compiler
 from pipeline.gpu.host.library import HostLibrary, load_library
-from pipeline.gpu.host.model import HostLlama, check_shape
+from pipeline.gpu.host.model import HostDecoder, check_shape
 from pipeline.gpu.host.sampling import HostSampler
 from pipeline.gpu.host.trial import choose_threads
 from pipeline.gpu.kernels.reference import TorchOps
@@ -59,7 +59,7 @@ def open_model(
         source = tensors_of(as_source(weights))
         return Opened(family.load(architecture, source, ops, dtype, device), ops, None, kv_dtype)
     choice, most = choose_weights(options.weights, evidence), torch.get_num_threads()
-    model = HostLlama.load(architecture, as_source(weights), library, choice, most, kv_dtype)
+    model = HostDecoder.load(architecture, as_source(weights), library, choice, most, kv_dtype)
     _log().info(
         "the model runs on the host kernels", isa=library.isa_name, weights=choice, formats=model.formats
     )

@@ -39,11 +39,16 @@ def collect(
     expected: Shapes,
     dtype: torch.dtype,
     device: torch.device,
+    wide: str | None = None,
 ) -> TensorBag:
-    """Take in exactly the expected tensors. Raises ModelError."""
+    """Take in exactly the expected tensors; names that end in `wide` become fp32. Raises ModelError."""
+
+    def dtype_of(name: str) -> torch.dtype:
+        return torch.float32 if wide and name.endswith(wide) else dtype
+
     return TensorBag(
         {
-            name: tensor.to(device=device, dtype=dtype).contiguous()
+            name: tensor.to(device=device, dtype=dtype_of(name)).contiguous()
             for name, tensor in checked(tensors, expected)
         }
     )

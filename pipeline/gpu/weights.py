@@ -1,6 +1,5 @@
 """The tensors of a model on disk, one at a time, under their Hugging Face names."""
 
-import re
 from collections.abc import Iterable, Iterator
 from typing import Protocol, runtime_checkable
 
@@ -10,29 +9,15 @@ from gguf.constants import GGMLQuantizationType
 from safetensors import SafetensorError, safe_open
 
 from pipeline.checkpoint.card import Architecture, ModelCard
-from pipeline.checkpoint.gguf_file import ROPE_FACTORS
+from pipeline.checkpoint.gguf_config import ROPE_FACTORS
 from pipeline.checkpoint.gguf_header import GgufTensor, read_header
 from pipeline.checkpoint.safetensors_files import tensor_files
 from pipeline.errors import ModelError
 from pipeline.gpu.blocks import Blocks, Weight, as_tensor
+from pipeline.gpu.tensor_names import as_multiplied, of_folder, of_gguf
 
 LM_HEAD = "lm_head.weight"
 
-_TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-_IN_LAYER = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-_NAME = re.compile(r"(?:blk\.(?P<layer>\d+)\.)?(?P<part>\w+)\.(?P<kind>weight|bias)")
 _DIRECT = {GGMLQuantizationType.F32: torch.float32, GGMLQuantizationType.F16: torch.float16}
 _DIRECT[GGMLQuantizationType.BF16] = torch.bfloat16
 
@@ -120,12 +105,13 @@ def tensors_of(weights: WeightSource) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _load_safetensors(card: ModelCard) -> Iterator[tuple[str, torch.Tensor]]:
+    family = card.architecture.family
     for path in tensor_files(card.path):
         try:
             with safe_open(path, framework="pt") as file:
-                for name in file.keys():  # noqa: SIM118 - safe_open is no mapping
-                    if not name.endswith("rotary_emb.inv_freq"):  # a buffer old checkpoints hold; derived
-                        yield name, file.get_tensor(name)
+                for published in file.keys():  # noqa: SIM118 - safe_open is no mapping
+                    if (name := of_folder(family, published)) is not None:
+                        yield name, as_multiplied(family, name, file.get_tensor(published))
         except SafetensorError as error:
             raise ModelError(f"{path} is damaged: {error}. Fetch it again.") from error
 
@@ -137,13 +123,9 @@ def _load_gguf(card: ModelCard) -> Iterator[tuple[str, Weight]]:
 
 
 def _hugging_face_name(card: ModelCard, name: str) -> str:
-    found = _NAME.fullmatch(name)
+    found = of_gguf(card.architecture.family, name)
     if found is not None:
-        layer, part, kind = found["layer"], found["part"], found["kind"]
-        if layer is None and part in _TOP:
-            return f"{_TOP[part]}.{kind}"
-        if layer is not None and part in _IN_LAYER:
-            return f"model.layers.{layer}.{_IN_LAYER[part]}.{kind}"
+        return found
     raise ModelError(f"{card.path} has the tensor {name}, which no model served here knows")
 
 

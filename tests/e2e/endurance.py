@@ -86,7 +86,7 @@ class Load:
     async def run(self, seconds: float) -> None:
         end = asyncio.get_running_loop().time() + seconds
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
-        timeout = aiohttp.ClientTimeout(total=300)
+        timeout = aiohttp.ClientTimeout(total=900)  # on a machine that others use as well
         async with (
             aiohttp.ClientSession(connector=connector, timeout=timeout) as session,
             asyncio.TaskGroup() as group,

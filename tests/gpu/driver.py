@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pipeline.checkpoint.card import Architecture
-from pipeline.gpu.models.llama import expected_shapes
+from pipeline.gpu.models import find_model
 from pipeline.gpu.runner import Runner
 from pipeline.gpu.sampling import SamplingOp, SamplingRows
 from pipeline.messages import NO_TOKEN, Admitted, SamplingParams, StepPlan
@@ -33,7 +33,7 @@ def random_tensors(architecture: Architecture, seed: int = 0) -> list[tuple[str,
     """Weights large enough that greedy texts do not repeat one token."""
     generator = torch.Generator().manual_seed(seed)
     tensors = []
-    for name, shape in expected_shapes(architecture).items():
+    for name, shape in find_model(architecture.family).shapes(architecture).items():
         noise = torch.randn(shape, generator=generator)
         scale = 1.0 if "embed" in name else shape[-1] ** -0.5
         tensors.append((name, 1 + 0.1 * noise if name.endswith("norm.weight") else noise * scale))

@@ -1,64 +1,25 @@
-"""The model over the reference kernels against Hugging Face transformers, on random weights in fp32."""
+"""Llama and Mistral against transformers."""
+
+from typing import Any
 
 import msgspec
 import pytest
-import torch
 
-from pipeline.checkpoint.card import Architecture, RopeScaling
-from pipeline.gpu.options import RunnerOptions
-from pipeline.gpu.runner import build_runner
-from tests.gpu.driver import TINY, Driver, KeepLogits, Sequence, random_tensors
-from tests.gpu.oracle import hugging_face
+from pipeline.checkpoint.card import RopeScaling
+from tests.gpu.agreement import check_mixed_steps
+from tests.gpu.driver import TINY
 
-FP32 = RunnerOptions(dtype="float32", device="cpu", num_blocks=160, block_size=8, max_num_seqs=8)
-
-
-def prompt(length: int, seed: int) -> list[int]:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(0, TINY.vocab_size, (length,), generator=generator).tolist()
-
-
-VARIANTS = {
+VARIANTS: dict[str, dict[str, Any]] = {
     "untied": {},
     "tied": {"tie_embeddings": True},
     "biases": {"attention_bias": True, "mlp_bias": True},
     "no grouping": {"num_kv_heads": 6},
     "linear": {"rope_scaling": RopeScaling("linear", 4.0)},
     "llama3": {"rope_scaling": RopeScaling("llama3", 8.0, 1.0, 4.0, 64)},
+    "window": {"family": "mistral", "layer_windows": (100, 100)},
 }
-
-
-class Recorder:
-    """A driver that keeps (sequence, number of tokens before, logits) of every sampled row."""
-
-    def __init__(self, architecture: Architecture) -> None:
-        self.keep = KeepLogits()
-        self.driver = Driver(
-            build_runner(architecture, random_tensors(architecture), FP32, lambda: self.keep)
-        )
-        self.rows: list[tuple[Sequence, int, torch.Tensor]] = []
-
-    def step(self, rows: list[tuple[Sequence, int]]) -> None:
-        for sequence, logits in zip(self.driver.step(rows), self.keep.last, strict=True):
-            self.rows.append((sequence, len(sequence.token_ids) - 1, logits))
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_packed_mixed_steps_match_transformers(name: str) -> None:
-    architecture = msgspec.structs.replace(TINY, **VARIANTS[name])
-    recorder = Recorder(architecture)
-    a, b, c, d, e = (recorder.driver.add(prompt(length, length)) for length in (1, 5, 8, 130, 300))
-    recorder.step([(a, 1), (b, 5), (c, 8)])
-    recorder.step([(a, 1), (e, 100), (b, 1), (d, 127)])
-    recorder.step([(d, 2), (c, 1), (e, 30)])
-    recorder.step([(e, 169), (d, 1), (a, 1)])
-    recorder.step([(e, 1), (d, 1), (c, 1), (b, 1), (a, 1)])
-    assert len(recorder.rows) == 3 + 2 + 1 + 2 + 5
-    model = hugging_face(architecture, random_tensors(architecture))
-    for sequence in (a, b, c, d, e):
-        tokens = prompt(sequence_length := len(sequence.token_ids) - len(sequence.output), sequence_length)
-        with torch.inference_mode():
-            expected = model(torch.tensor([tokens + sequence.output])).logits[0]
-        for owner, num_before, logits in recorder.rows:
-            if owner is sequence:
-                torch.testing.assert_close(logits, expected[num_before - 1], atol=2e-5, rtol=1e-5)
+    check_mixed_steps(msgspec.structs.replace(TINY, **VARIANTS[name]))

@@ -56,6 +56,12 @@ class Layer(Structure):
     _fields_ = (
         ("input_norm", c_void_p),
         ("mlp_norm", c_void_p),
+        ("post_attention_norm", c_void_p),
+        ("post_mlp_norm", c_void_p),
+        ("q_norm", c_void_p),
+        ("k_norm", c_void_p),
+        ("cos", c_void_p),
+        ("sin", c_void_p),
         ("qkv", Linear),
         ("output", Linear),
         ("gate_up", Linear),
@@ -70,14 +76,15 @@ class Model(Structure):
         ("hidden", c_int32),
         ("vocab", c_int32),
         ("max_position", c_int32),
+        ("is_gelu", c_int32),
+        ("embedding_scale", c_float),
+        ("logits_cap", c_float),
         ("eps", c_float),
         ("heads", Heads),
         ("layers", POINTER(Layer)),
         ("norm", c_void_p),
         ("embedding", Linear),
         ("head", Linear),
-        ("cos", c_void_p),
-        ("sin", c_void_p),
     )
 
 
@@ -140,8 +147,10 @@ _FUNCTIONS: dict[str, tuple[object, tuple[object, ...]]] = {
     "sample": (None, (POINTER(SamplingRows), _PTR, _INT)),
     "linear": (None, (POINTER(Linear), POINTER(Rows), _PTR, _INT, _PTR, _INT)),
     "swiglu": (None, (POINTER(Linear), POINTER(Rows), _PTR, _INT, _PTR, _INT)),
+    "geglu": (None, (POINTER(Linear), POINTER(Rows), _PTR, _INT, _PTR, _INT)),
     "attention": (None, (POINTER(Heads), POINTER(Batch), _PTR, _PTR, _PTR, _PTR, _INT, _INT)),
     "rms_norm": (None, (_PTR, _PTR, _INT, _INT, c_float, _PTR)),
+    "cap": (None, (_PTR, _INT, c_float)),
     "rope": (None, (_PTR, _INT, _INT, _PTR, _PTR)),
     "write_kv": (None, (POINTER(KvShape), _PTR, _PTR, _PTR, _INT, _PTR, _PTR)),
 }

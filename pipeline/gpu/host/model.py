@@ -1,4 +1,4 @@
-"""A Llama-like decoder whose step is one C++ call. Implements api.Model and api.KvLayout."""
+"""A decoder whose step is one C++ call. Implements api.Model and api.KvLayout."""
 
 import ctypes
 import threading
@@ -17,14 +17,14 @@ from pipeline.gpu.host.provision import provide_weights
 from pipeline.gpu.host.threads import Threads
 from pipeline.gpu.host.weights import PackedWeights, address
 from pipeline.gpu.kv_dtype import SCALE_BYTES, KvDtype, code_bytes, num_scales
-from pipeline.gpu.models.llama import expected_shapes
-from pipeline.gpu.rope import RopeTable
+from pipeline.gpu.models import find_model
+from pipeline.gpu.rope import RopeTable, rope_tables
 from pipeline.gpu.weights import WeightSource
 
 STRIP = 16
 """kv.h: positions that lie together in the cache."""
 
-FAMILIES = ("llama", "mistral")
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma3")
 MAX_HEAD_DIM = 256
 """kv.h."""
 
@@ -38,11 +38,11 @@ class _Scratch(threading.local):
         self.memory = np.zeros(0, np.uint8)
 
 
-class HostLlama:
-    """Llama 2 and 3, Mistral, SmolLM2, on the CPU; weights as layout.Choice has them, keys and values of any
-    KvDtype but fp32.
+class HostDecoder:
+    """Every family of FAMILIES on the CPU; weights as layout.Choice has them, keys and values of any KvDtype
+    but fp32.
 
-    Activations are fp32 between the linears, so its logits differ from those of models.llama in bf16, by less
+    Activations are fp32 between the linears, so its logits differ from those of gpu.models in bf16, by less
     than bf16 itself does from fp32.
     """
 
@@ -61,12 +61,13 @@ class HostLlama:
         """May be changed between steps."""
         self._kv_dtype: KvDtype = kv_dtype
         self._vocab_size = architecture.vocab_size
-        self._keep = (weights, RopeTable(architecture, torch.device("cpu")))  # what the structs point to
+        ropes = rope_tables(architecture, torch.device("cpu"))
+        self._keep = (weights, ropes)  # what the structs point to
         self._layers = (abi.Layer * architecture.num_layers)(
-            *(_layer(weights, i) for i in range(architecture.num_layers))
+            *(_layer(architecture, weights, rope, i) for i, rope in enumerate(ropes))
         )
         self._head = weights.linears["head"]
-        self._model = _model(architecture, weights, self._layers, self._keep[1])
+        self._model = _model(architecture, weights, self._layers)
         self._model.heads.kv.code = abi.CODES[kv_dtype]
         self._scratch = _Scratch()
 
@@ -79,11 +80,10 @@ class HostLlama:
         choice: Choice,
         num_threads: int,
         kv_dtype: KvDtype = "bf16",
-    ) -> "HostLlama":
+    ) -> "HostDecoder":
         """Packed weights, from the cache or packed now. Raises ModelError or ConfigError."""
-        packed = provide_weights(
-            weights, architecture, expected_shapes(architecture), choice, library, num_threads
-        )
+        shapes = find_model(architecture.family).shapes(architecture)
+        packed = provide_weights(weights, architecture, shapes, choice, library, num_threads)
         return cls(architecture, packed, library, num_threads, kv_dtype)
 
     @property
@@ -162,17 +162,27 @@ def _address(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
 
-def _layer(weights: PackedWeights, i: int) -> abi.Layer:
-    prefix = f"model.layers.{i}."
+def _layer(architecture: Architecture, weights: PackedWeights, rope: RopeTable, i: int) -> abi.Layer:
+    def norm(name: str) -> int | None:
+        return address(weights.norms.get(f"model.layers.{i}.{name}.weight"))
+
+    after = "post_attention_layernorm"  # where Llama norms before the feed-forward, Gemma after attention
     return abi.Layer(
-        input_norm=address(weights.norms[prefix + "input_layernorm.weight"]),
-        mlp_norm=address(weights.norms[prefix + "post_attention_layernorm.weight"]),
+        input_norm=norm("input_layernorm"),
+        mlp_norm=norm("pre_feedforward_layernorm" if architecture.post_norms else after),
+        post_attention_norm=norm(after) if architecture.post_norms else None,
+        post_mlp_norm=norm("post_feedforward_layernorm"),
+        q_norm=norm("self_attn.q_norm"),
+        k_norm=norm("self_attn.k_norm"),
+        cos=rope.cos.data_ptr(),
+        sin=rope.sin.data_ptr(),
+        window=architecture.window(i),
         **{name: weights.linears[f"{i}.{name}"].as_struct() for name in ("qkv", "output", "gate_up", "down")},
     )
 
 
 def _model(
-    architecture: Architecture, weights: PackedWeights, layers: "ctypes.Array[abi.Layer]", rope: RopeTable
+    architecture: Architecture, weights: PackedWeights, layers: "ctypes.Array[abi.Layer]"
 ) -> abi.Model:
     kv = abi.KvShape(architecture.num_kv_heads, architecture.head_dim, STRIP)
     return abi.Model(
@@ -180,12 +190,13 @@ def _model(
         hidden=architecture.hidden_size,
         vocab=architecture.vocab_size,
         max_position=architecture.max_position,
+        is_gelu=architecture.activation == "gelu",
+        embedding_scale=torch.tensor(architecture.embedding_scale, dtype=torch.bfloat16).item(),
+        logits_cap=architecture.logits_cap,
         eps=architecture.rms_norm_eps,
-        heads=abi.Heads(kv, architecture.num_heads, architecture.head_dim**-0.5),
+        heads=abi.Heads(kv, architecture.num_heads, architecture.score_scale),
         layers=layers,
         norm=address(weights.norms[NORM]),
         embedding=weights.embedding.as_struct(),
         head=weights.linears["head"].as_struct(),
-        cos=rope.cos.data_ptr(),
-        sin=rope.sin.data_ptr(),
     )

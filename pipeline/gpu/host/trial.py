@@ -5,12 +5,12 @@ import torch
 
 from pipeline.checkpoint.card import Architecture
 from pipeline.gpu.api import StepInputs
-from pipeline.gpu.host.model import HostLlama
+from pipeline.gpu.host.model import HostDecoder
 from pipeline.gpu.host.threads import MANY, Threads, candidates, choose
 from pipeline.gpu.kv_cache import new_kv_cache
 
 
-def choose_threads(model: HostLlama, architecture: Architecture, block_size: int) -> Threads:
+def choose_threads(model: HostDecoder, architecture: Architecture, block_size: int) -> Threads:
     """Some tenths of a second; logged with the figures. `model.threads` is left as it was tried last."""
     longest = min(MANY, architecture.max_position)
     num_blocks = -(-longest // block_size)

@@ -1,4 +1,4 @@
-"""Architectures by family. To add one, add a module that defines FAMILIES: {family: class}."""
+"""Architectures by family. To add one, add a module that defines FAMILIES: {name: Family}."""
 
 import importlib
 import pkgutil

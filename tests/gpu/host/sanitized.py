@@ -96,32 +96,38 @@ def run_sampling(library: abi.HostLibrary) -> None:
 
 def run_steps(library: abi.HostLibrary) -> None:
     """Two layers, 6 heads of 16 over 2, hidden size 48: the prompt of one sequence beside a decode row."""
-    for is_int8 in (False, True):
+    for is_int8, is_gemma in ((False, False), (True, False), (False, True), (True, True)):
         linears = {
             "qkv": pack(library, [normal(n, 48) for n in (96, 32, 32)], is_int8, normal(160)),
             "output": pack_to(library, 48, 96, is_int8),
             "gate_up": pack(library, [normal(80, 48), normal(80, 48)], is_int8, interleave=True),
             "down": pack_to(library, 48, 80, is_int8),
         }
-        norm = np.zeros(64, np.float32)
+        norm, head_norm, angles = np.zeros(64, np.float32), normal(16), normal(64, 8)
         norm[:48] = 1
         structs = {name: packed.struct for name, packed in linears.items()}
-        layers = (abi.Layer * 2)(*(abi.Layer(pointer(norm), pointer(norm), **structs) for _ in range(2)))
-        head, angles = pack(library, [normal(101, 48)], is_int8), normal(64, 8)
-        heads = abi.Heads(abi.KvShape(2, 16, 16), 6, 0.25)
+        parts = {"input_norm": norm, "mlp_norm": norm, "cos": angles, "sin": angles}
+        if is_gemma:
+            parts |= {"post_attention_norm": norm, "post_mlp_norm": norm}
+            parts |= {"q_norm": head_norm, "k_norm": head_norm}
+        pointers = {name: pointer(part) for name, part in parts.items()}
+        windows = (8 if is_gemma else 0, 0)
+        layers = (abi.Layer * 2)(*(abi.Layer(**pointers, **structs, window=window) for window in windows))
+        head = pack(library, [normal(101, 48)], is_int8)
         model = abi.Model(
-            2,
-            48,
-            101,
-            64,
-            1e-5,
-            heads,
-            layers,
-            pointer(norm),
-            head.struct,
-            head.struct,
-            pointer(angles),
-            pointer(angles),
+            num_layers=2,
+            hidden=48,
+            vocab=101,
+            max_position=64,
+            is_gelu=is_gemma,
+            embedding_scale=48**0.5 if is_gemma else 1,
+            logits_cap=30 if is_gemma else 0,
+            eps=1e-5,
+            heads=abi.Heads(abi.KvShape(2, 16, 16), 6, 0.25),
+            layers=layers,
+            norm=pointer(norm),
+            embedding=head.struct,
+            head=head.struct,
         )
         caches = [kernels.new_cache(6, 16, 2, 16) for _ in range(2)]
         run_step(library, model, caches, [20, 1], [20, 33])

@@ -11,9 +11,9 @@ from pipeline.errors import ConfigError
 from pipeline.gpu.host import build as building
 from pipeline.gpu.host.build import Build, HostUnavailable, cached_library, find_compiler, provide_library
 from pipeline.gpu.host.library import load_library
-from pipeline.gpu.host.model import HostLlama
-from pipeline.gpu.models.llama import Llama
+from pipeline.gpu.host.model import HostDecoder
 from pipeline.gpu.options import RunnerOptions
+from pipeline.gpu.prenorm import PreNormDecoder
 from pipeline.gpu.runner import Runner, build_runner
 from tests.gpu.driver import TINY, random_tensors
 
@@ -96,7 +96,7 @@ def test_a_cache_that_cannot_be_written(
 def test_without_a_compiler_auto_is_torch_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with capture_logs() as lines:
-        assert isinstance(runner()._model, Llama)
+        assert isinstance(runner()._model, PreNormDecoder)
     (line,) = [line for line in lines if "torch" in line["event"]]
     assert line["log_level"] == "warning"
     assert "there is no C++ compiler" in line["reason"]
@@ -118,12 +118,12 @@ def test_without_a_compiler_what_needs_one_is_refused(monkeypatch: pytest.Monkey
     ],
 )
 def test_what_the_kernels_cannot_take(options: dict[str, object], reason: str) -> None:
-    assert isinstance(runner(**options)._model, Llama)
+    assert isinstance(runner(**options)._model, PreNormDecoder)
     with pytest.raises(ConfigError, match=reason):
         runner(backend="host", **options)
 
 
 def test_with_a_compiler_auto_is_host() -> None:
     with capture_logs() as lines:
-        assert isinstance(runner()._model, HostLlama)
+        assert isinstance(runner()._model, HostDecoder)
     assert [line["weights"] for line in lines if "weights" in line] == ["bf16"]

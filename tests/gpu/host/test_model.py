@@ -13,17 +13,21 @@ from hypothesis import strategies as st
 from pipeline.checkpoint.card import Architecture, ModelCard
 from pipeline.gpu.host.build import Build, find_compiler
 from pipeline.gpu.host.library import load_library
-from pipeline.gpu.host.model import HostLlama
+from pipeline.gpu.host.model import HostDecoder
 from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.runner import build_runner, load_runner
 from pipeline.gpu.weights import GivenWeights, load_tensors
+from tests.gpu import test_gemma3, test_llama, test_qwen
 from tests.gpu.driver import TINY, Driver, KeepLogits, random_tensors
 from tests.gpu.oracle import hugging_face
-from tests.gpu.test_llama import VARIANTS
 from tests.gpu.test_model import real_prompts
 
+VARIANTS = test_llama.VARIANTS | test_qwen.VARIANTS | test_gemma3.VARIANTS
 BOUNDS = {"bf16": 0.01, "int8": 0.03}
 """Of the error's norm, as a share of the logits' norm. bf16 on torch has 0.007 to 0.008 here."""
+
+KV_BOUNDS = {"int8": 0.01, "fp8": 0.025, "int4": 0.08}
+"""The same, with bf16 weights, of what keys and values are stored as."""
 
 
 def logits_of(architecture: Architecture, lengths: list[int], chunk: int, **options: Any) -> torch.Tensor:
@@ -61,6 +65,13 @@ def test_logits_are_those_of_torch_in_fp32(name: str, weights: str) -> None:
     assert relative_error(found, expected) < BOUNDS[weights]
 
 
+@pytest.mark.parametrize(("kv_dtype", "bound"), KV_BOUNDS.items())
+def test_logits_with_quantised_keys_and_values_are_near(kv_dtype: str, bound: float) -> None:
+    case = (TINY, [1, 5, 130, 300, 17], 64)
+    found = logits_of(*case, backend="host", weights="bf16", kv_dtype=kv_dtype)
+    assert relative_error(found, logits_of(*case, dtype="float32")) < bound
+
+
 shapes = st.fixed_dictionaries(
     {
         "hidden_size": st.integers(1, 9).map(lambda n: 20 * n),
@@ -70,18 +81,26 @@ shapes = st.fixed_dictionaries(
         "head_dim": st.sampled_from([16, 64, 80, 96, 128, 256]),
         "vocab_size": st.integers(2, 200),
         "tie_embeddings": st.booleans(),
+        "attention_bias": st.booleans(),
     }
 )
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "qwen2": {"family": "qwen2"},
+    "qwen3": {"family": "qwen3", "qk_norm": True},
+    "gemma3": test_gemma3.GEMMA,
+}
 
 
 @given(
+    family=st.sampled_from(sorted(FAMILIES)),
     shape=shapes,
     lengths=st.lists(st.integers(1, 280), min_size=1, max_size=4),
     chunk=st.sampled_from([16, 512]),
 )
 @settings(max_examples=15, deadline=None)
-def test_odd_shapes(shape: dict[str, Any], lengths: list[int], chunk: int) -> None:
-    shape = shape | {"num_heads": shape["num_heads"] * shape["num_kv_heads"]}
+def test_odd_shapes(family: str, shape: dict[str, Any], lengths: list[int], chunk: int) -> None:
+    shape = FAMILIES[family] | shape | {"num_heads": shape["num_heads"] * shape["num_kv_heads"]}
     architecture = msgspec.structs.replace(TINY, **shape)
     expected = logits_of(architecture, lengths, chunk, dtype="float32")
     for weights in ("bf16", "int8"):
@@ -93,7 +112,7 @@ def test_odd_shapes(shape: dict[str, Any], lengths: list[int], chunk: int) -> No
 def test_what_is_out_of_range_is_an_error_not_a_read(options: dict[str, int], what: str) -> None:
     architecture = msgspec.structs.replace(TINY, **options)
     library = load_library(Build(find_compiler()))
-    model = HostLlama.load(architecture, GivenWeights(random_tensors(architecture)), library, "bf16", 1)
+    model = HostDecoder.load(architecture, GivenWeights(random_tensors(architecture)), library, "bf16", 1)
     runner_options = RunnerOptions(device="cpu", num_blocks=20, backend="host")
     driver = Driver(build_runner(TINY, random_tensors(TINY), runner_options))
     driver.runner._model = model

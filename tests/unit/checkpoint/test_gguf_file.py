@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from pipeline.checkpoint.card import Architecture, ModelCard, RopeScaling
-from pipeline.checkpoint.gguf_file import describe_gguf, display_name, llama3_divisors
+from pipeline.checkpoint.gguf_config import llama3_divisors
+from pipeline.checkpoint.gguf_file import describe_gguf, display_name
 from pipeline.errors import ModelError
 from tests.tiny_models import HEAD_DIM, TEMPLATE, VOCAB, random_tensors, write_gguf
 
@@ -97,7 +98,7 @@ def test_linear_scaling(tmp_path: Path) -> None:
     [
         ({"llama.rope.scaling.type": "yarn"}, "'yarn'"),
         ({"llama.expert_count": 8}, "mixture of 8 experts"),
-        ({"llama.attention.sliding_window": 64}, "sliding window of 64 of 256"),
+        ({"llama.attention.value_length": 32}, "values of 32 elements a head and keys of 16"),
         ({"llama.rope.dimension_count": 8}, "rotates 8 of 16"),
         ({"split.count": 3}, "one part of several"),
     ],

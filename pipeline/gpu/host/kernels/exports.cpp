@@ -69,6 +69,15 @@ EXPORT void stageline_swiglu(const Linear* linear, const Rows* rows, const float
     });
 }
 
+// y [T][outputs / 2] = gelu(gate) * up.
+EXPORT void stageline_geglu(const Linear* linear, const Rows* rows, const float* x, int32_t num_rows, float* y,
+                            int32_t num_threads) {
+    Team::run(num_threads, [&](Team& team) {
+        team.each(num_rows, [&](int t) { rows->set(t, x + int64_t(t) * rows->width); });
+        run_linear(team, *linear, *rows, num_rows, GeGlu{y, linear->outputs / 2});
+    });
+}
+
 // q [T][H][D] bf16 -> out [T][H * D] fp32.
 EXPORT void stageline_attention(const Heads* heads, const Batch* batch, const bf16* q, const uint8_t* keys,
                                 const uint8_t* values, float* out, int32_t window, int32_t num_threads) {
@@ -80,6 +89,8 @@ EXPORT void stageline_attention(const Heads* heads, const Batch* batch, const bf
 EXPORT void stageline_rms_norm(const float* x, const float* weight, int32_t size, int32_t width, float eps, float* y) {
     rms_norm(x, weight, size, width, eps, y);
 }
+
+EXPORT void stageline_cap(float* x, int32_t width, float limit) { cap(x, width, limit); }
 
 EXPORT void stageline_rope(float* x, int32_t num_heads, int32_t head_dim, const float* cos, const float* sin) {
     rope(x, num_heads, head_dim, cos, sin);

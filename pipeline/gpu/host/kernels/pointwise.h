@@ -1,10 +1,11 @@
-// What a layer does to single rows: norm and rotation.
+// What a layer does to single rows, beside linears and attention. Widths are multiples of LANES.
 #pragma once
 #include <cmath>
 #include "isa.h"
 #include "rows.h"
 
 // x / sqrt(mean(x^2) + eps) * weight (Zhang & Sennrich 2019); x and weight are padded with 0 to width.
+// y may be x.
 inline void rms_norm(const float* x, const float* weight, int size, int width, float eps, float* y) {
     Floats squares = zero();
     for (int k = 0; k < width; k += LANES) squares = fma(load(x + k), load(x + k), squares);
@@ -23,3 +24,32 @@ inline void rope(float* __restrict x, int num, int head_dim, const float* __rest
         }
     }
 }
+
+inline void scale(float* x, int width, float factor) {
+    for (int k = 0; k < width; k += LANES) store(x + k, mul(load(x + k), splat(factor)));
+}
+
+inline void add_to(float* sum, const float* x, int width) {
+    for (int k = 0; k < width; k += LANES) store(sum + k, add(load(sum + k), load(x + k)));
+}
+
+// limit * tanh(x / limit), with tanh(z) = 1 - 2 / (1 + exp(2 z)).
+inline void cap(float* x, int width, float limit) {
+    for (int k = 0; k < width; k += LANES) {
+        const Floats grown = exp(mul(load(x + k), splat(2.f / limit)));
+        const Floats tanh = sub(splat(1.f), div(splat(2.f), add(splat(1.f), grown)));
+        store(x + k, mul(tanh, splat(limit)));
+    }
+}
+
+// What becomes of a linear's outputs (linear.h): out = gelu(gate) * up, interleaved (Shazeer 2020), by the tanh
+// formula of Hendrycks & Gimpel 2016: gelu(x) = x / 2 (1 + tanh(z)) = x / (1 + exp(-2 z)), z = sqrt(2 / pi) (x + 0.044715 x^3).
+struct GeGlu {
+    float* out;
+    int64_t stride;
+    void operator()(int row, int panel, Floats gate, Floats up) const {
+        const Floats cubic = fma(mul(mul(gate, gate), gate), splat(0.044715f), gate);
+        const Floats gelu = div(gate, add(splat(1.f), exp(mul(cubic, splat(-1.5957691216f)))));
+        store(out + row * stride + panel * LANES, mul(gelu, up));
+    }
+};

@@ -1,4 +1,5 @@
-// All layers of a Llama-like decoder over one packed batch.
+// All layers of a decoder over one packed batch: Llama, and what Qwen and Gemma have beside it. A pointer that
+// is null stands for a part that the family lacks.
 #pragma once
 #include "attention_plan.h"
 #include "kv_write.h"
@@ -9,20 +10,27 @@
 struct Layer {
     const float* input_norm;  // [hidden], padded with 0 as all rows are
     const float* mlp_norm;
+    const float* post_attention_norm;  // [hidden], or null: of what attention gives, before it is added
+    const float* post_mlp_norm;        // the same of the feed-forward
+    const float* q_norm;               // [head_dim], or null: of each head
+    const float* k_norm;
+    const float* cos;  // [max_position][head_dim / 2]
+    const float* sin;
     Linear qkv, output, gate_up, down;  // gate and up interleaved (pack.h)
     int32_t window;                     // see AttentionPlan::run; 0: none
 };
 
 struct Model {
     int32_t num_layers, hidden, vocab, max_position;
+    int32_t is_gelu;  // the gate's activation; else SiLU
+    float embedding_scale;
+    float logits_cap;  // logits become logits_cap * tanh(logit / logits_cap); 0: as they are
     float eps;
     Heads heads;
     const Layer* layers;
     const float* norm;
     Linear embedding;  // read by the row; it may be the head
     Linear head;
-    const float* cos;  // [max_position][head_dim / 2]
-    const float* sin;
 };
 
 struct Step {
@@ -59,6 +67,7 @@ class Carver {
 
 struct Workspace {
     float* residual;   // [T][hidden width]
+    float* change;     // [T][hidden width], to be normed and added; null where nothing is
     float* qkv;        // [T][qkv outputs]
     bf16* q;           // [T][H][D]
     float* attended;   // [T][output width]
@@ -70,6 +79,7 @@ struct Workspace {
         const Layer& layer = model.layers[0];
         const int64_t tokens = num_tokens, width = layer.qkv.width;
         residual = carver.take<float>(tokens * width);
+        change = layer.post_mlp_norm ? carver.take<float>(tokens * width) : nullptr;
         qkv = carver.take<float>(tokens * layer.qkv.outputs);
         q = carver.take<bf16>(tokens * model.heads.num_heads * model.heads.kv.head_dim);
         attended = carver.take<float>(tokens * layer.output.width);
@@ -93,11 +103,14 @@ class Pass {
 
     void run() {
         team_.each(step_.num_tokens, [&](int t) { embed(t); });
+        const float* post_norm = nullptr;  // of the change that is not yet added
         for (int i = 0; i < model_.num_layers; ++i) {
-            attend(model_.layers[i], step_.keys[i], step_.values[i]);
-            feed_forward(model_.layers[i]);
+            const Layer& layer = model_.layers[i];
+            attend(layer, post_norm, step_.keys[i], step_.values[i]);
+            feed_forward(layer);
+            post_norm = layer.post_mlp_norm;
         }
-        predict();
+        predict(post_norm);
     }
 
    private:
@@ -105,12 +118,13 @@ class Pass {
         float* to = work_.residual + int64_t(t) * width_;
         const int64_t id = step_.token_ids[t];
         unpack_row(model_.embedding, int(id), to);
+        if (model_.embedding_scale != 1.f) scale(to, width_, model_.embedding_scale);
     }
 
-    void attend(const Layer& layer, uint8_t* keys, uint8_t* values) {
-        norm_rows(layer.input_norm, layer.qkv);
+    void attend(const Layer& layer, const float* post_norm, uint8_t* keys, uint8_t* values) {
+        norm_rows(layer.input_norm, post_norm, layer.qkv);
         run_linear(team_, layer.qkv, work_.rows, step_.num_tokens, Store{work_.qkv, layer.qkv.outputs});
-        team_.each(step_.num_tokens, [&](int t) { place_heads(t, layer.qkv.outputs, keys, values); });
+        team_.each(step_.num_tokens, [&](int t) { place_heads(t, layer, keys, values); });
         plan_.run(team_, {work_.q, keys, values, work_.attended, layer.output.width}, layer.window);
         const int used = heads_.num_heads * heads_.kv.head_dim;
         work_.rows.serve(layer.output);
@@ -119,45 +133,67 @@ class Pass {
             std::fill(row + used, row + layer.output.width, 0.f);
             work_.rows.set(t, row);
         });
-        run_linear(team_, layer.output, work_.rows, step_.num_tokens, Accumulate{work_.residual, width_});
+        run_output(layer.output, layer.post_attention_norm);
     }
 
     void feed_forward(const Layer& layer) {
         const int inner = layer.down.width;
-        norm_rows(layer.mlp_norm, layer.gate_up);
-        run_linear(team_, layer.gate_up, work_.rows, step_.num_tokens, SwiGlu{work_.inner, inner});
+        norm_rows(layer.mlp_norm, layer.post_attention_norm, layer.gate_up);
+        if (model_.is_gelu) run_linear(team_, layer.gate_up, work_.rows, step_.num_tokens, GeGlu{work_.inner, inner});
+        else run_linear(team_, layer.gate_up, work_.rows, step_.num_tokens, SwiGlu{work_.inner, inner});
         work_.rows.serve(layer.down);
         team_.each(step_.num_tokens, [&](int t) { work_.rows.set(t, work_.inner + int64_t(t) * inner); });
-        run_linear(team_, layer.down, work_.rows, step_.num_tokens, Accumulate{work_.residual, width_});
+        run_output(layer.down, layer.post_mlp_norm);
     }
 
-    void predict() {
+    void predict(const float* post_norm) {
+        const int outputs = model_.head.outputs;
         work_.rows.serve(model_.head);
-        team_.each(step_.num_logits, [&](int r) { norm_row(int(step_.logits_rows[r]), r, model_.norm); });
-        run_linear(team_, model_.head, work_.rows, step_.num_logits, Store{step_.logits, model_.head.outputs});
+        team_.each(step_.num_logits, [&](int r) { norm_row(int(step_.logits_rows[r]), r, model_.norm, post_norm); });
+        run_linear(team_, model_.head, work_.rows, step_.num_logits, Store{step_.logits, outputs});
+        if (model_.logits_cap == 0.f) return;
+        team_.each(step_.num_logits, [&](int r) { cap(step_.logits + int64_t(r) * outputs, outputs, model_.logits_cap); });
     }
 
-    void norm_rows(const float* weight, const Linear& next) {
+    // The last linear of a half of a layer: added at once, or later, by norm_row, if it is normed first.
+    void run_output(const Linear& linear, const float* post_norm) {
+        if (post_norm) run_linear(team_, linear, work_.rows, step_.num_tokens, Store{work_.change, width_});
+        else run_linear(team_, linear, work_.rows, step_.num_tokens, Accumulate{work_.residual, width_});
+    }
+
+    void norm_rows(const float* weight, const float* post_norm, const Linear& next) {
         work_.rows.serve(next);
-        team_.each(step_.num_tokens, [&](int t) { norm_row(t, t, weight); });
+        team_.each(step_.num_tokens, [&](int t) { norm_row(t, t, weight, post_norm); });
     }
 
-    void norm_row(int from, int to, const float* weight) {
+    void norm_row(int from, int to, const float* weight, const float* post_norm) {
+        float* residual = work_.residual + int64_t(from) * width_;
         float* normed = work_.normed + int64_t(omp_get_thread_num()) * width_;
-        rms_norm(work_.residual + int64_t(from) * width_, weight, model_.hidden, width_, model_.eps, normed);
+        if (post_norm) {
+            rms_norm(work_.change + int64_t(from) * width_, post_norm, model_.hidden, width_, model_.eps, normed);
+            add_to(residual, normed, width_);
+        }
+        rms_norm(residual, weight, model_.hidden, width_, model_.eps, normed);
         work_.rows.set(to, normed);
     }
 
-    // One token's queries, keys and values, rotated, to where attention reads them.
-    void place_heads(int t, int64_t stride, uint8_t* keys, uint8_t* values) {
+    // One token's queries, keys and values, normed and rotated, to where attention reads them.
+    void place_heads(int t, const Layer& layer, uint8_t* keys, uint8_t* values) {
         const int dim = heads_.kv.head_dim, num_kv = heads_.kv.num_kv_heads, num = heads_.num_heads;
-        float* q = work_.qkv + t * stride;
+        float* q = work_.qkv + int64_t(t) * layer.qkv.outputs;
         float* k = q + num * dim;
+        if (layer.q_norm) norm_heads(q, num, layer.q_norm);
+        if (layer.k_norm) norm_heads(k, num_kv, layer.k_norm);
         const int64_t angle = step_.positions[t] * (dim / 2);
-        rope(q, num + num_kv, dim, model_.cos + angle, model_.sin + angle);
+        rope(q, num + num_kv, dim, layer.cos + angle, layer.sin + angle);
         bf16* to = work_.q + int64_t(t) * num * dim;
         for (int i = 0; i < num * dim; i += LANES) store_bf16(to + i, load(q + i));
         write_kv(k, k + num_kv * dim, heads_.kv, step_.slots[t], keys, values);
+    }
+
+    void norm_heads(float* x, int num, const float* weight) {
+        const int dim = heads_.kv.head_dim;
+        for (int h = 0; h < num; ++h, x += dim) rms_norm(x, weight, dim, dim, model_.eps, x);
     }
 
     const Model& model_;
