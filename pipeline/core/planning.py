@@ -193,8 +193,8 @@ class Planner:
         """Which of its blocks it can do without, where it has outgrown its budget with this row."""
         if sequence.retention.is_weighed and not sequence.is_asking:
             num_entries = sequence.num_entries
-            if num_victims := sequence.retention.num_victims(num_entries):
-                rows.ask(sequence, row, num_victims, sequence.retention.candidates(num_entries))
+            if num_drops := sequence.retention.num_drops(num_entries):
+                rows.ask(sequence, row, num_drops, sequence.retention.candidates(num_entries))
 
     def _trim(self, sequence: Sequence) -> None:
         """Drop what none of its queries to come will see."""
