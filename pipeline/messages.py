@@ -1,8 +1,7 @@
 """Every message that crosses a link, grouped by what it is counted in. No behaviour here.
 
-Per request (rare): one object a request. Per step (hot): one object a model step, columnar,
-row i of every column belongs to the same sequence; whoever emits a list gives it away.
-Ids are ints, times are `_ns` ints of one monotonic clock.
+Per request (rare): one object a request. Per step (hot): one object a model step, columnar, row i of every
+column belongs to the same sequence; whoever emits a list gives it away. Ids and times (`_ns`) are ints.
 """
 
 from enum import IntEnum
@@ -10,6 +9,7 @@ from typing import Protocol
 
 import msgspec
 
+from pipeline.disk_messages import DiskReady
 from pipeline.errors import RequestError
 
 NO_TOKEN = -1
@@ -175,9 +175,10 @@ class DeviceReady(Message, frozen=True):
     device: str = "fake"
     """`cpu`, `cuda`, or `fake` for a runner that is neither."""
     num_host_blocks: int = 0
-    """KV blocks that can be kept in host memory while their sequence waits; 0: none."""
     block_copy_ns: int = 0
-    """What it takes to copy one block there, and as much back; 0: not known."""
+    """KV blocks that host memory holds, and what copying one there takes, or back; 0: not known."""
+    block_bytes: int = 0
+    disk: DiskReady | None = None
 
 
 class Timings(Message, frozen=True):

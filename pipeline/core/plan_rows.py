@@ -1,6 +1,6 @@
 """PlanRows: the columns of a StepPlan while it is being filled."""
 
-from pipeline.core.policies.eviction import BlockCopies
+from pipeline.core.host_places import BlockCopies
 from pipeline.core.sequence import NOT_TOLD, Sequence
 from pipeline.messages import NO_TOKEN, Admitted, DropQuestion, StepPlan
 
