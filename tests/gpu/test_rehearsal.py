@@ -80,7 +80,9 @@ def test_a_step_that_takes_more_leaves_less_for_the_cache(monkeypatch: pytest.Mo
         num_bytes = 1
 
     monkeypatch.setattr("pipeline.gpu.rehearsal.free_bytes", lambda device: 2**30)
-    options = RunnerOptions(device="cpu", kv_memory=0.5, max_num_seqs=10**4, backend="torch")
+    options = RunnerOptions(
+        device="cpu", kv_memory=0.5, max_num_seqs=10**5, max_num_batched_tokens=8, backend="torch"
+    )
 
     def blocks(op: type[Greedy], num_workers: int = 1) -> int:
         weights = random_tensors(TINY)
