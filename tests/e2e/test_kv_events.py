@@ -155,7 +155,7 @@ def test_a_router_that_hears_them_predicts_every_hit(fake_card: ModelCard) -> No
                 assert num_hits > 15 and "removed" in router.kinds
                 await caught_up(router, server)
                 cache: Any = server.scheduler.residents.prefixes
-                assert set(router._places) == {key.hex() for key in cache._blocks}
+                assert set(router._places) == {each.link.key.hex() for each in cache._on_device.values()}
 
     asyncio.run(main())
 
@@ -187,7 +187,7 @@ def test_who_comes_back_goes_on_or_is_told_all(fake_card: ModelCard) -> None:
                 async with listening(Router(), server, session, place) as late:
                     assert late.kinds[:3] == ["hello", "gap", "cleared"] and "removed" not in late.kinds
                     cache: Any = server.scheduler.residents.prefixes
-                    assert set(late._places) == {key.hex() for key in cache._blocks}
+                    assert set(late._places) == {each.link.key.hex() for each in cache._on_device.values()}
             headers = {"Last-Event-ID": "other-5"}
             async with listening(Router(), server, session, url, headers=headers) as late:
                 assert late.gaps == [{"from": 0, "first_seq": late.hello["first_seq"], "last_seq": late.seq}]

@@ -10,8 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.gpu.host import library as abi
+from pipeline.gpu.host.formats import BLOCK_FORMATS
 from pipeline.gpu.kv_dtype import KvDtype
 from tests.gpu.host import kernels
+from tests.gpu.host.gguf_rows import KINDS, random_rows
 from tests.gpu.host.kernels import Floats, Packed, pack, pointer, to_bf16
 
 RNG = np.random.default_rng(0)
@@ -30,6 +32,16 @@ def run_linears(library: abi.HostLibrary) -> None:
                 library, [normal(outputs, inputs), normal(outputs, inputs)], is_int8, interleave=True
             )
             kernels.swiglu(library, gated, x)
+
+
+def run_blocks(library: abi.HostLibrary) -> None:
+    for kind in KINDS:
+        for outputs, rows in ((1, 1), (33, 7)):
+            blocks, inputs = random_rows(kind, outputs, 2, seed=outputs)
+            packed = kernels.new_packed(library, inputs, [BLOCK_FORMATS[kind]] * -(-outputs // 32))
+            kernels.pack_blocks(library, packed, kind, blocks, inputs)
+            packed.unpacked(library)
+            kernels.linear(library, packed, normal(rows, inputs))
 
 
 def run_attention(library: abi.HostLibrary) -> None:
@@ -191,7 +203,9 @@ if __name__ == "__main__":
     path, *faults = sys.argv[1:]
     library = abi.HostLibrary(Path(path))
     for run in (
-        (write_past_the_end,) if faults else (run_linears, run_attention, run_rows, run_sampling, run_steps)
+        (write_past_the_end,)
+        if faults
+        else (run_linears, run_blocks, run_attention, run_rows, run_sampling, run_steps)
     ):
         run(library)
         print(run.__name__, "done")

@@ -44,6 +44,7 @@ def test_small_shapes_are_clean(width: str) -> None:
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.split()[::2] == [
         "run_linears",
+        "run_blocks",
         "run_attention",
         "run_rows",
         "run_sampling",
