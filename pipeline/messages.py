@@ -252,11 +252,11 @@ class Admitted(Message, frozen=True):
     """How much each of its blocks is attended to is added up, for `questions` to come."""
 
 
-class VictimQuestion(Message, frozen=True):
+class DropQuestion(Message, frozen=True):
     """Which of the columns first_col ... end_col - 1 of a row's table were attended to least so far?"""
 
     row: int
-    num_victims: int
+    num_drops: int
     first_col: int
     end_col: int
 
@@ -299,7 +299,7 @@ class StepPlan(Message, frozen=True):
     """Which device worker runs it; slots are each worker's own, blocks are shared."""
     dropped_slots: list[int] = []
     dropped_cols: list[int] = []
-    questions: list[VictimQuestion] = []
+    questions: list[DropQuestion] = []
 
 
 class StepHandle(Protocol):
@@ -319,7 +319,7 @@ class StepHandle(Protocol):
         """One token id per row whose `samples` is True, in row order. Waits for the device."""
         ...
 
-    def victims_sync(self) -> list[list[int]]:
+    def drops_sync(self) -> list[list[int]]:
         """Columns, ascending, for each of the plan's questions. Waits for the device."""
         ...
 
@@ -338,7 +338,7 @@ class SampledBatch(Message, frozen=True):
     token_ids: list[int]
     times_ns: tuple[int, int, int, int, int]
     """planned, device begin, device end, taken by sample, sent by sample."""
-    victims: list[list[int]] = []
+    drops: list[list[int]] = []
     """Columns for each of the plan's questions."""
 
 

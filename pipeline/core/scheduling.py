@@ -278,7 +278,7 @@ class Scheduler:
 
     def _drop(self, flight: Flight, sampled: SampledBatch) -> None:
         """The device has said which blocks it can do without."""
-        for (sequence, epoch), columns in zip(flight.asking, sampled.victims, strict=True):
+        for (sequence, epoch), columns in zip(flight.asking, sampled.drops, strict=True):
             if sequence.epoch == epoch and sequence.slot >= 0:
                 sequence.is_asking = False
                 self.residents.drop(sequence, columns)

@@ -43,7 +43,7 @@ class FinishedStep:
     begin_ns: int
     end_ns: int
     token_ids: list[int]
-    victims: list[list[int]]
+    drops: list[list[int]]
 
     def is_ready(self) -> bool:
         return True
@@ -51,8 +51,8 @@ class FinishedStep:
     def token_ids_sync(self) -> list[int]:
         return self.token_ids
 
-    def victims_sync(self) -> list[list[int]]:
-        return self.victims
+    def drops_sync(self) -> list[list[int]]:
+        return self.drops
 
 
 class Runner:
@@ -100,8 +100,8 @@ class Runner:
             sampled = self._sampling_op(logits, step.rows)
             self._slots.remember(step.sample_slots, sampled)
             token_ids = sampled.tolist()
-        victims = self._slots.victims(plan, step.inputs)
-        return FinishedStep(plan, begin_ns, self._clock(), token_ids, victims)
+        drops = self._slots.drops(plan, step.inputs)
+        return FinishedStep(plan, begin_ns, self._clock(), token_ids, drops)
 
     def add_disk(self, file: DiskFile, *, keeps: bool) -> None:
         """Blocks may go there from host memory."""

@@ -208,6 +208,24 @@ def test_none_are_told_unless_asked_for(fake_card: ModelCard, toml: str) -> None
     asyncio.run(main())
 
 
+def test_there_are_not_more_than_so_many(fake_card: ModelCard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.admin.kv.MAX_SUBSCRIBERS", 1)
+
+    async def main() -> None:
+        async with world(fake_card, told(9)) as (server, page, session):
+            url = f"{page.url}/api/kv/events"
+            async with listening(Router(), server, session, url), session.get(url) as response:
+                assert response.status == 503 and "1 subscribers" in await response.text()
+            feed = server.pipeline.telemetry.kv_events
+            async with asyncio.timeout(5):
+                while feed is not None and feed.events.gauges()["kv_events_subscribers"]:  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
+            async with listening(Router(), server, session, url) as router:
+                assert router.kinds == ["hello", "cleared"]
+
+    asyncio.run(main())
+
+
 def test_streams_end_with_the_server(fake_card: ModelCard) -> None:
     async def main() -> None:
         async with world(fake_card, told(9)) as (server, page, session):

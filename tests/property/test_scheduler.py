@@ -194,9 +194,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         ids = [r for r, s in zip(plan.request_ids, plan.samples, strict=True) if s]
         epochs = [e for e, s in zip(plan.epochs, plan.samples, strict=True) if s]
         times = (plan.planned_ns, self.tick(), self.tick(), self.tick(), self.tick())
-        sampled = SampledBatch(
-            plan.step_id, ids, epochs, handle.token_ids_sync(), times, handle.victims_sync()
-        )
+        sampled = SampledBatch(plan.step_id, ids, epochs, handle.token_ids_sync(), times, handle.drops_sync())
         self.scheduler.apply(sampled, self.tick())
 
     @rule()
