@@ -87,7 +87,7 @@ def _facts(card: ModelCard) -> list[tuple[str, str]]:
         ("parameters", f"{num_parameters(card) / 1e6:,.1f} M"),
         ("layers", f"{shape.num_layers} of {shape.hidden_size}, gated {shape.intermediate_size}"),
         ("heads", f"{shape.num_heads} of {shape.head_dim}, {shape.num_kv_heads} for keys and values"),
-        ("context", f"{shape.max_position:,} tokens, rope {_rope(shape)}"),
+        ("context", f"{shape.max_position:,} tokens, rope {_rope(shape)}{_windows(shape)}"),
         ("vocabulary", f"{shape.vocab_size:,}, embeddings {'tied' if shape.tie_embeddings else 'untied'}"),
         ("end of answer", ", ".join(_tokens(card)) or "none"),
         ("chat template", "yes" if card.chat_template else "no"),
@@ -98,6 +98,11 @@ def _rope(shape: Architecture) -> str:
     scaling = shape.rope_scaling
     theta = f"theta {shape.rope_theta:g}"
     return theta if scaling is None else f"{theta}, scaled {scaling.factor:g} times ({scaling.kind})"
+
+
+def _windows(shape: Architecture) -> str:
+    windows = [window for window in shape.layer_windows if window]
+    return f", {len(windows)} layers see the last {max(windows):,}" if windows else ""
 
 
 def _tokens(card: ModelCard) -> list[str]:

@@ -56,7 +56,9 @@ def test_logits_are_those_of_transformers_beyond_the_window(card: ModelCard) -> 
 
 
 @pytest.mark.parametrize(
-    "options", [{"weights": "bf16"}, {"weights": "int8"}, {"backend": "torch"}], ids=["bf16", "int8", "torch"]
+    "options",
+    [{"weights": "bf16"}, {"weights": "int8"}, {"weights": "int4"}, {"backend": "torch"}],
+    ids=["bf16", "int8", "int4", "torch"],
 )
 def test_it_knows_the_capital_of_france(card: ModelCard, options: dict[str, Any]) -> None:
     options = {"device": "cpu", "num_blocks": 20, "backend": "host"} | options

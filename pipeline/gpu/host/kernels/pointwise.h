@@ -43,7 +43,8 @@ inline void cap(float* x, int width, float limit) {
 }
 
 // What becomes of a linear's outputs (linear.h): out = gelu(gate) * up, interleaved (Shazeer 2020), by the tanh
-// formula of Hendrycks & Gimpel 2016: gelu(x) = x / 2 (1 + tanh(z)) = x / (1 + exp(-2 z)), z = sqrt(2 / pi) (x + 0.044715 x^3).
+// formula of Hendrycks & Gimpel 2016: gelu(x) = x / 2 (1 + tanh(z)) = x / (1 + exp(-2 z)), where
+// z = sqrt(2 / pi) (x + 0.044715 x^3).
 struct GeGlu {
     float* out;
     int64_t stride;

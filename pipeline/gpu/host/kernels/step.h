@@ -1,5 +1,5 @@
-// All layers of a decoder over one packed batch: Llama, and what Qwen and Gemma have beside it. A pointer that
-// is null stands for a part that the family lacks.
+// All layers of a decoder over one packed batch: Llama, and what Qwen and Gemma have beside it. A null pointer
+// stands for a part that the family lacks.
 #pragma once
 #include "attention_plan.h"
 #include "kv_write.h"
@@ -139,20 +139,21 @@ class Pass {
     void feed_forward(const Layer& layer) {
         const int inner = layer.down.width;
         norm_rows(layer.mlp_norm, layer.post_attention_norm, layer.gate_up);
-        if (model_.is_gelu) run_linear(team_, layer.gate_up, work_.rows, step_.num_tokens, GeGlu{work_.inner, inner});
-        else run_linear(team_, layer.gate_up, work_.rows, step_.num_tokens, SwiGlu{work_.inner, inner});
+        const int tokens = step_.num_tokens;
+        if (model_.is_gelu) run_linear(team_, layer.gate_up, work_.rows, tokens, GeGlu{work_.inner, inner});
+        else run_linear(team_, layer.gate_up, work_.rows, tokens, SwiGlu{work_.inner, inner});
         work_.rows.serve(layer.down);
         team_.each(step_.num_tokens, [&](int t) { work_.rows.set(t, work_.inner + int64_t(t) * inner); });
         run_output(layer.down, layer.post_mlp_norm);
     }
 
     void predict(const float* post_norm) {
-        const int outputs = model_.head.outputs;
+        const int count = step_.num_logits, outputs = model_.head.outputs;
         work_.rows.serve(model_.head);
-        team_.each(step_.num_logits, [&](int r) { norm_row(int(step_.logits_rows[r]), r, model_.norm, post_norm); });
-        run_linear(team_, model_.head, work_.rows, step_.num_logits, Store{step_.logits, outputs});
+        team_.each(count, [&](int r) { norm_row(int(step_.logits_rows[r]), r, model_.norm, post_norm); });
+        run_linear(team_, model_.head, work_.rows, count, Store{step_.logits, outputs});
         if (model_.logits_cap == 0.f) return;
-        team_.each(step_.num_logits, [&](int r) { cap(step_.logits + int64_t(r) * outputs, outputs, model_.logits_cap); });
+        team_.each(count, [&](int r) { cap(step_.logits + int64_t(r) * outputs, outputs, model_.logits_cap); });
     }
 
     // The last linear of a half of a layer: added at once, or later, by norm_row, if it is normed first.
