@@ -1,6 +1,7 @@
 # Stageline's tasks. `make` lists them. Works with GNU make; run from anywhere with `make -C FOLDER`.
 #   PYTHON=...   the interpreter that makes .venv (default: the first of 3.11 or later that works)
 #   ARGS=...     further arguments for serve and bench
+#   PEERS=FILE   servers that bench compares as well (docs/peers.toml); VERSUS=... further arguments of loadgen versus
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -11,6 +12,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 BIN := .venv/bin
 ARGS ?=
+PEERS ?=
+VERSUS ?=
 PYTHON ?=
 CANDIDATES := $(or $(PYTHON),python3.13 python3.12 python3.11 python3.14 python3 python)
 
@@ -37,9 +40,10 @@ format: .venv/.dev  ## Format the code and fix what lint can fix
 	@$(BIN)/ruff check --fix-only .
 	@$(BIN)/ruff format .
 
-bench: .venv/.dev  ## Measure each stage alone, then all of them with a runner that costs nothing
+bench: .venv/.dev  ## Measure stages and pipeline with a runner that costs nothing; PEERS=FILE: servers too
 	@for stage in tokenize schedule execute sample detokenize stream; do $(BIN)/stageline bench $$stage --fake; done
 	@$(BIN)/stageline bench pipeline --fake $(ARGS)
+	@if [ -n '$(PEERS)' ]; then PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/loadgen versus '$(PEERS)' --beside-busy $(VERSUS); fi
 
 nightly: .venv/.dev  ## Run the tests that are too slow for `make test`
 	@$(BIN)/python -m pytest -m nightly $(ARGS)

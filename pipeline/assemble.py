@@ -61,6 +61,7 @@ def check(config: Config) -> Blueprint:
     _check_credits(config, options["schedule"])
     _check_separation(config, options["schedule"])
     _check_sharing(config, options["schedule"])
+    _check_tiers(config, options["schedule"])
     _check_policies(config, options["schedule"])
     if config.trace.otlp_endpoint is not None:
         _sender_class(config)
@@ -272,6 +273,18 @@ def _check_sharing(config: Config, schedule: msgspec.Struct) -> None:
             f"{config.origin}: {key}.max_pinned_blocks = {count}: {key}.prefix_cache must be true, for what "
             "is not cached cannot stay so"
         )
+
+
+def _check_tiers(config: Config, schedule: msgspec.Struct) -> None:
+    """What the disk needs to be of use."""
+    device = device_options(config)
+    if device.disk_kv is None:
+        return
+    key = f"{config.origin}: device.disk_kv"
+    if not device.host_kv_memory:
+        raise ConfigError(f"{key}: needs device.host_kv_memory, for blocks go to disk and back through it")
+    if not getattr(schedule, "prefix_cache", True):
+        raise ConfigError(f"{key}: needs stages.schedule.options.prefix_cache: it keeps what that has found")
 
 
 def _roles(schedule: msgspec.Struct) -> tuple[Role, ...]:

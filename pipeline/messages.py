@@ -1,8 +1,7 @@
 """Every message that crosses a link, grouped by what it is counted in. No behaviour here.
 
-Per request (rare): one object a request. Per step (hot): one object a model step, columnar,
-row i of every column belongs to the same sequence; whoever emits a list gives it away.
-Ids are ints, times are `_ns` ints of one monotonic clock.
+Per request (rare): one object a request. Per step (hot): one object a model step, columnar, row i of every
+column belongs to the same sequence; whoever emits a list gives it away. Ids and times (`_ns`) are ints.
 """
 
 from enum import IntEnum
@@ -10,6 +9,7 @@ from typing import Protocol
 
 import msgspec
 
+from pipeline.disk_messages import DiskReady
 from pipeline.errors import RequestError
 
 NO_TOKEN = -1
@@ -175,9 +175,10 @@ class DeviceReady(Message, frozen=True):
     device: str = "fake"
     """`cpu`, `cuda`, or `fake` for a runner that is neither."""
     num_host_blocks: int = 0
-    """KV blocks that can be kept in host memory while their sequence waits; 0: none."""
     block_copy_ns: int = 0
-    """What it takes to copy one block there, and as much back; 0: not known."""
+    """KV blocks that host memory holds, and what copying one there takes, or back; 0: not known."""
+    block_bytes: int = 0
+    disk: DiskReady | None = None
 
 
 class Timings(Message, frozen=True):
@@ -251,11 +252,11 @@ class Admitted(Message, frozen=True):
     """How much each of its blocks is attended to is added up, for `questions` to come."""
 
 
-class VictimQuestion(Message, frozen=True):
+class DropQuestion(Message, frozen=True):
     """Which of the columns first_col ... end_col - 1 of a row's table were attended to least so far?"""
 
     row: int
-    num_victims: int
+    num_drops: int
     first_col: int
     end_col: int
 
@@ -298,7 +299,7 @@ class StepPlan(Message, frozen=True):
     """Which device worker runs it; slots are each worker's own, blocks are shared."""
     dropped_slots: list[int] = []
     dropped_cols: list[int] = []
-    questions: list[VictimQuestion] = []
+    questions: list[DropQuestion] = []
 
 
 class StepHandle(Protocol):
@@ -318,7 +319,7 @@ class StepHandle(Protocol):
         """One token id per row whose `samples` is True, in row order. Waits for the device."""
         ...
 
-    def victims_sync(self) -> list[list[int]]:
+    def drops_sync(self) -> list[list[int]]:
         """Columns, ascending, for each of the plan's questions. Waits for the device."""
         ...
 
@@ -337,7 +338,7 @@ class SampledBatch(Message, frozen=True):
     token_ids: list[int]
     times_ns: tuple[int, int, int, int, int]
     """planned, device begin, device end, taken by sample, sent by sample."""
-    victims: list[list[int]] = []
+    drops: list[list[int]] = []
     """Columns for each of the plan's questions."""
 
 

@@ -9,6 +9,7 @@ The only cycle, schedule -> execute -> sample -> schedule, is closed by credits:
 from enum import StrEnum
 from typing import NamedTuple
 
+from pipeline.disk_messages import DiskMoved, DiskMoves
 from pipeline.messages import (
     Cancel,
     DeviceReady,
@@ -70,9 +71,11 @@ LINKS = (
     Link("tokenize", "schedule", TokenizedRequest),
     Link("tokenize", "schedule", Rejected, Lane.CONTROL),
     Link("schedule", "execute", StepPlan),
+    Link("schedule", "execute", DiskMoves, Lane.CONTROL),
     Link("schedule", "detokenize", TokenBatch),
     Link("schedule", "stream", Rejected, Lane.CONTROL),
     Link("execute", "schedule", DeviceReady, Lane.CONTROL),
+    Link("execute", "schedule", DiskMoved, Lane.CONTROL),
     Link("execute", "sample", StepHandle),
     Link("sample", "schedule", SampledBatch, Lane.CONTROL),
     Link("detokenize", "stream", TextBatch),

@@ -15,7 +15,7 @@ from pipeline.messages import (
     Terms,
     TokenizedRequest,
 )
-from pipeline.runtime.testing import fake_victims
+from pipeline.runtime.testing import fake_drops
 
 MS = 1_000_000
 EOS = 2
@@ -51,7 +51,7 @@ def sampled(plan: StepPlan, end_ns: int, token_id: int = 7) -> SampledBatch:
         [plan.epochs[k] for k in rows],
         [token_id] * len(rows),
         (plan.planned_ns, plan.planned_ns, end_ns, end_ns, end_ns),
-        [fake_victims(plan.step_id, question) for question in plan.questions],
+        [fake_drops(plan.step_id, question) for question in plan.questions],
     )
 
 

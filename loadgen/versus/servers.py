@@ -1,6 +1,7 @@
 """The servers of a comparison: a TOML file with one table for each."""
 
 import os
+import re
 import shlex
 import tomllib
 from pathlib import Path
@@ -24,10 +25,14 @@ class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Beside the environment of loadgen; $NAME is filled in here too."""
 
     def command_line(self, port: int) -> list[str]:
-        """The words to start; `env` in front of them, so that the log and the result say all of it."""
-        words = shlex.split(os.path.expandvars(self.command))
+        """The words to start, with `env` in front of them if there is one.
+
+        Raises:
+            UsageError: a $NAME is not in the environment.
+        """
+        words = [_expanded(word) for word in shlex.split(self.command)]
         filled = [word.replace("{host}", HOST).replace("{port}", str(port)) for word in words]
-        settings = [f"{name}={os.path.expandvars(value)}" for name, value in self.env.items()]
+        settings = [f"{name}={_expanded(value)}" for name, value in self.env.items()]
         return ["env", *settings, *filled] if settings else filled
 
 
@@ -50,7 +55,18 @@ def read_servers(path: Path) -> dict[str, Server]:
         raise UsageError(f"{path}: names no server")
     for name, server in servers.items():
         _check(path, name, server)
+        server.command_line(0)  # whether all names are set
     return servers
+
+
+def _expanded(text: str) -> str:
+    def value(name: re.Match[str]) -> str:
+        try:
+            return os.environ[name[1]]
+        except KeyError as error:
+            raise UsageError(f"{text}: {name[1]} is not set in the environment") from error
+
+    return re.sub(r"\$(\w+)", value, text)
 
 
 def _check(path: Path, name: str, server: Server) -> None:

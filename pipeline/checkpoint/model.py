@@ -38,6 +38,13 @@ def num_parameters(card: ModelCard) -> int:
     return sum(math.prod(shape) for shape in tensor_shapes(card.path).values())
 
 
+def weights_id(card: ModelCard) -> str:
+    """Of the files that hold the weights, as they are now: another text for others, without reading them."""
+    files = [card.path] if card.format == "gguf" else sorted(tensor_files(card.path))
+    stats = [(file.name, file.stat()) for file in files]
+    return "\n".join(f"{name} {stat.st_size} {stat.st_mtime_ns}" for name, stat in stats)
+
+
 def size_bytes(card: ModelCard) -> int:
     """Bytes of the files that hold the weights."""
     files = [card.path] if card.format == "gguf" else tensor_files(card.path)

@@ -50,6 +50,11 @@ class BlockPool:
         """Those of the free that are kept."""
         return len(self._idle)
 
+    @property
+    def num_blank(self) -> int:
+        """Those of the free that are not."""
+        return len(self._free)
+
     def states(self) -> bytes:
         """One byte a block, in the order of their ids: FREE, OWNED (by one), CACHED, SHARED (by several)."""
         return bytes(self._states)
@@ -95,6 +100,20 @@ class BlockPool:
         """These are held; once they are not, keep what is in them for as long as possible."""
         for block in blocks:
             self._is_kept[block] = 1
+
+    def discard(self, block: int) -> None:
+        """What was kept in it is of no use: once nobody holds it, it is just free. `forget` is not told."""
+        self._is_kept[block] = 0
+        if not self._num_holders[block]:
+            del self._idle[block]
+            self._free.append(block)
+            self._states[block] = FREE
+
+    def take_first(self, blocks: list[int]) -> None:
+        """Those of these that are cached are taken before all other cached ones, the last one first."""
+        for block in blocks:
+            if block in self._idle:
+                self._idle.move_to_end(block, last=False)
 
     def give_back(self, blocks: list[int]) -> None:
         """One holder less for each. Freeing a free block is a fault of ours and raises."""

@@ -1,8 +1,8 @@
 """PlanRows: the columns of a StepPlan while it is being filled."""
 
-from pipeline.core.policies.eviction import BlockCopies
+from pipeline.core.host_places import BlockCopies
 from pipeline.core.sequence import NOT_TOLD, Sequence
-from pipeline.messages import NO_TOKEN, Admitted, StepPlan, VictimQuestion
+from pipeline.messages import NO_TOKEN, Admitted, DropQuestion, StepPlan
 
 
 class PlanRows:
@@ -29,7 +29,7 @@ class PlanRows:
         self._block_ids: list[int] = []
         self._dropped_slots: list[int] = []
         self._dropped_cols: list[int] = []
-        self._questions: list[VictimQuestion] = []
+        self._questions: list[DropQuestion] = []
 
     @property
     def is_empty(self) -> bool:
@@ -70,6 +70,8 @@ class PlanRows:
         slot, blocks, first = sequence.slot, sequence.blocks, sequence.num_told
         if first == NOT_TOLD:
             return  # it joins with this step
+        if first == len(blocks) and not sequence.dropped_cols:
+            return
         if sequence.dropped_cols:
             self._dropped_slots += [slot] * len(sequence.dropped_cols)
             self._dropped_cols += sequence.dropped_cols
@@ -116,11 +118,11 @@ class PlanRows:
         self.num_decode_tokens += count == 1 and is_last and start >= sequence.num_prompt_tokens
         self.budget -= count
 
-    def ask(self, sequence: Sequence, num_victims: int, columns: range) -> None:
-        """Which of these columns are the least of its context? It has the latest row."""
+    def ask(self, sequence: Sequence, row: int, num_drops: int, columns: range) -> None:
+        """Which of these columns weigh the least of its context?"""
         sequence.is_asking = True
         self.asking.append((sequence, sequence.epoch))
-        self._questions.append(VictimQuestion(self.num_rows - 1, num_victims, columns.start, columns.stop))
+        self._questions.append(DropQuestion(row, num_drops, columns.start, columns.stop))
 
     def seal(self, step_id: int, now_ns: int, copies: BlockCopies) -> StepPlan:
         """The finished plan; the rows are given away."""

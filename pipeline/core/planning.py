@@ -118,14 +118,11 @@ class Planner:
 
     def _go_on(self, decoding: list[Sequence], rows: PlanRows) -> None:
         """Each computes one token."""
-        if self._residents.num_dropping:
-            dropping = [each for each in decoding if each.retention.drops]
-            decoding = [each for each in decoding if not each.retention.drops]
-        else:
-            dropping = []
+        first, is_dropping = rows.num_rows, self._residents.num_dropping > 0
         rows.decode(decoding)
-        for sequence in dropping:
-            self._compute(sequence, rows)
+        for row, sequence in enumerate(decoding if is_dropping else (), first):
+            rows.tell(sequence)
+            self._ask(sequence, row, rows)
 
     def _grow(self, decoding: list[Sequence], rows: PlanRows) -> list[Sequence]:
         """See to it that each holds the block that its token is written to; those that do, and still run."""
@@ -184,17 +181,20 @@ class Planner:
 
     def _compute(self, sequence: Sequence, rows: PlanRows) -> None:
         """As many of its tokens as the step and its blocks have room for; none until enough was dropped."""
-        residents, retention = self._residents, sequence.retention
         self._trim(sequence)
-        count = min(sequence.num_to_compute(), rows.budget, residents.room(sequence))
-        if not count:
-            return
-        rows.tell(sequence)
-        rows.add(sequence, count)
-        residents.store(sequence)
-        num_victims = retention.num_victims(sequence.num_entries)
-        if num_victims and not sequence.is_asking:
-            rows.ask(sequence, num_victims, retention.candidates(sequence.num_entries))
+        count = min(sequence.num_to_compute(), rows.budget, self._residents.room(sequence))
+        if count:
+            rows.tell(sequence)
+            rows.add(sequence, count)
+            self._residents.store(sequence)
+            self._ask(sequence, rows.num_rows - 1, rows)
+
+    def _ask(self, sequence: Sequence, row: int, rows: PlanRows) -> None:
+        """Which of its blocks it can do without, where it has outgrown its budget with this row."""
+        if sequence.retention.is_weighed and not sequence.is_asking:
+            num_entries = sequence.num_entries
+            if num_drops := sequence.retention.num_drops(num_entries):
+                rows.ask(sequence, row, num_drops, sequence.retention.candidates(num_entries))
 
     def _trim(self, sequence: Sequence) -> None:
         """Drop what none of its queries to come will see."""

@@ -19,6 +19,36 @@ class Link(NamedTuple):
     key: bytes
 
 
+NOWHERE = -1
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """The content of one full block, and where it can be read: in any of three tiers, or in several."""
+
+    link: Link
+    parent: "Entry | None"
+    """The block before it. It is found only through this very one; None: it is the first of its chain."""
+    depth: int = 0
+    """Blocks before it."""
+    block: int = NOWHERE
+    """On the device,"""
+    place: int = NOWHERE
+    """in host memory, and"""
+    shelf: int = NOWHERE
+    """on disk."""
+    is_from_disk: bool = False
+    """It has been brought to host memory from there, and was not asked for since."""
+
+    def is_behind(self, parent: "Entry | None", link: Link) -> bool:
+        """It is the one block of that content which was computed behind `parent`."""
+        return self.parent is parent and self.link == link
+
+    @property
+    def is_lost(self) -> bool:
+        return self.block == self.place == self.shelf == NOWHERE
+
+
 @dataclass(slots=True, eq=False)
 class Prefix:
     """What the prefix cache remembers of one sequence."""
@@ -30,7 +60,9 @@ class Prefix:
     found_at: int = 0
     """which was when so many blocks had been forgotten."""
     num_stored: int = 0
-    """So many of the blocks it holds, from the first on, are those of the cache."""
+    """So many of the blocks it holds, from the first on, are those of the cache:"""
+    entries: list[Entry] = field(default_factory=list)
+    """these, and while it is being admitted those that are to be loaded behind them."""
 
 
 class PrefixHash:

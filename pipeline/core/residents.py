@@ -69,13 +69,14 @@ class Residents:
         return pool.fits(num_needed) or pool.fits(num_needed - pool.num_held(self.prefixes.find(sequence)))
 
     def enter(self, sequence: Sequence) -> None:
-        """Give it a slot and its first blocks; it must fit. What is shared counts as computed."""
+        """Give it a slot and its first blocks; it must fit. What is shared or loaded counts as computed."""
         shared = self.prefixes.enter(sequence)
         self.pool.share(shared)
         own = self.pool.take(self._num_first(sequence) - len(shared))
         assert own is not None, "only what fits is admitted"
         sequence.slot, sequence.blocks = self._slots.pop(), shared + own
-        sequence.num_computed = max(sequence.num_computed, len(shared) * self._block_size)
+        self.pool.keep(self.prefixes.load(sequence))
+        sequence.num_computed = max(sequence.num_computed, sequence.prefix.num_stored * self._block_size)
         self.running[sequence.request_id] = sequence
         self.num_dropping += sequence.retention.drops
         self.num_kv_tokens += sequence.num_computed

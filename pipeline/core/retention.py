@@ -46,19 +46,19 @@ class Retention(Protocol):
 
     @property
     def is_weighed(self) -> bool:
-        """The device adds up how much each block is attended to, and is asked for victims."""
+        """The device adds up how much each block is attended to, and is asked which to drop."""
         ...
 
     def unseen(self, num_entries: int) -> range:
         """Columns that no query sees from the one on that comes after so many entries."""
         ...
 
-    def num_victims(self, num_entries: int) -> int:
+    def num_drops(self, num_entries: int) -> int:
         """How many blocks of so many entries are to be dropped, as the device says."""
         ...
 
     def candidates(self, num_entries: int) -> range:
-        """Columns that may be: at least `num_victims`."""
+        """Columns that may be: at least `num_drops`."""
         ...
 
 
@@ -75,7 +75,7 @@ class KeepAll:
     def unseen(self, num_entries: int) -> range:
         return range(0)
 
-    def num_victims(self, num_entries: int) -> int:
+    def num_drops(self, num_entries: int) -> int:
         return 0
 
     def candidates(self, num_entries: int) -> range:
@@ -102,7 +102,7 @@ class SinkWindow:
     def unseen(self, num_entries: int) -> range:
         return range(self.num_sinks // self.block_size, (num_entries + 1 - self.window) // self.block_size)
 
-    def num_victims(self, num_entries: int) -> int:
+    def num_drops(self, num_entries: int) -> int:
         return 0
 
     def candidates(self, num_entries: int) -> range:
@@ -130,7 +130,7 @@ class HeavyHitter:
     def unseen(self, num_entries: int) -> range:
         return range(0)
 
-    def num_victims(self, num_entries: int) -> int:
+    def num_drops(self, num_entries: int) -> int:
         return blocks_for(max(0, num_entries - self.budget), self.block_size)
 
     def candidates(self, num_entries: int) -> range:

@@ -129,7 +129,7 @@ class Scheduler:
     def wake_ns(self) -> int | None:
         """When `shed` or `plan` would do something although nothing has happened; None: never."""
         policies = self.policies
-        times_ns = (policies.shedding.wake_ns, policies.batching.wake_ns)
+        times_ns = (policies.shedding.wake_ns, policies.batching.wake_ns, self.residents.prefixes.wake_ns)
         return min((each for each in times_ns if each is not None), default=None)
 
     # Who is there ---------------------------------------------------------------------------
@@ -148,6 +148,7 @@ class Scheduler:
             return Rejected.of(request.request_id, error)
         self._live[request.request_id] = sequence
         self.policies.lengths.predict(sequence)
+        sequence.is_fetching = self.residents.prefixes.expect(sequence, request.sent_ns)
         self.waiting.push(sequence)
         return None
 
@@ -216,17 +217,23 @@ class Scheduler:
 
     def plan(self, now_ns: int, worker: int = 0) -> StepPlan | None:
         """The next step of a worker, or None if no sequence has anything for it to compute."""
+        self._let_in(now_ns)
         rows = self._planners[worker].fill(now_ns)
         if rows.is_empty:
             return None
         self.num_steps += 1
-        self._flights.add(self._flight(rows))
-        return rows.seal(self.num_steps, now_ns, self.policies.eviction.copies())
+        flight = self._flight(rows)
+        self._flights.add(flight)
+        self.residents.prefixes.planned(
+            flight.num_prefill_tokens, flight.num_decode_tokens, flight.num_kv_tokens
+        )
+        return rows.seal(self.num_steps, now_ns, self.policies.host.seal(self.num_steps))
 
     def apply(self, sampled: SampledBatch, taken_ns: int) -> Flight:
         """Take in the oldest step in flight of a worker: append its tokens, end what is at its end."""
         flight = self._flights.land(sampled.step_id)
         self.pool.give_back(flight.resting)
+        self.policies.host.applied(flight.step_id)
         self._learn(flight, sampled)
         self._drop(flight, sampled)
         self._outcome.step(flight, (*sampled.times_ns, taken_ns))
@@ -256,6 +263,12 @@ class Scheduler:
         """All rows since the last call, or None if there is nothing to tell."""
         return self._outcome.take(now_ns)
 
+    def _let_in(self, now_ns: int) -> None:
+        """Those that have waited for the disk take part from now on."""
+        for sequence in self.residents.prefixes.released(now_ns):
+            if self._live.get(sequence.request_id) is sequence and sequence.is_fetching:
+                self.waiting.fetched(sequence)
+
     def _hand_over(self, request_ids: list[int]) -> None:
         """All that is known of them is computed: the next worker goes on with them."""
         for request_id in request_ids:
@@ -265,7 +278,7 @@ class Scheduler:
 
     def _drop(self, flight: Flight, sampled: SampledBatch) -> None:
         """The device has said which blocks it can do without."""
-        for (sequence, epoch), columns in zip(flight.asking, sampled.victims, strict=True):
+        for (sequence, epoch), columns in zip(flight.asking, sampled.drops, strict=True):
             if sequence.epoch == epoch and sequence.slot >= 0:
                 sequence.is_asking = False
                 self.residents.drop(sequence, columns)

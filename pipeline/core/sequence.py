@@ -55,6 +55,8 @@ class Sequence:
     num_cached_tokens: int = 0
     """Of the prompt, whose KV was found in the cache when it was first admitted."""
     is_paused: bool = False
+    is_fetching: bool = False
+    """It waits, as long as it is new, for KV that comes from disk."""
     is_started: bool = False
     """The text side knows of it: from then on only a terminal row can end it."""
     predicted_tokens: int = 0
@@ -102,6 +104,11 @@ class Sequence:
     def num_entries(self) -> int:
         """Tokens that its context holds."""
         return self.num_computed - self.num_dropped
+
+    @property
+    def is_held_out(self) -> bool:
+        """It is not to be admitted now."""
+        return self.is_paused or self.is_fetching
 
     def num_to_compute(self) -> int:
         """Tokens to catch up. 0 once the steps in flight already yield its last token.

@@ -8,7 +8,8 @@ from pipeline.core.sequence import Sequence
 class Waiting:
     """Keeps them where the policies can find them: in their order, and until they are shed.
 
-    Paused ones are held out of the order; they keep their place, for it is theirs by when they arrived.
+    Paused ones, and those that wait for the disk, are held out of the order; they keep their place, for it is
+    theirs by when they arrived.
     """
 
     def __init__(self, policies: Policies) -> None:
@@ -17,12 +18,12 @@ class Waiting:
 
     @property
     def num_eligible(self) -> int:
-        """Those that are not paused."""
+        """Those that are not held out of the order."""
         return len(self._order)
 
     def push(self, sequence: Sequence) -> None:
         """It has no slot from now on: it is new, or was preempted."""
-        if not sequence.is_paused:
+        if not sequence.is_held_out:
             self._order.push(sequence)
         self._policies.shedding.push(sequence)
 
@@ -41,7 +42,13 @@ class Waiting:
         """`is_paused` has changed."""
         if sequence.is_paused:
             self._order.discard(sequence)
-        else:
+        elif not sequence.is_fetching:
+            self._order.push(sequence)
+
+    def fetched(self, sequence: Sequence) -> None:
+        """It need wait for the disk no more."""
+        sequence.is_fetching = False
+        if not sequence.is_paused:
             self._order.push(sequence)
 
     def head(self, now_ns: int) -> Sequence | None:

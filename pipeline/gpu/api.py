@@ -132,7 +132,8 @@ class Ops(KvLayout, Protocol):
 
         Args:
             window: of a layer with a sliding window: a query sees only the last so many entries of its
-                context, its own included, and no sinks before them; 0: as the step's inputs say.
+                context, its own included, no more than its row's window, and no sinks before them; 0: as
+                the step's inputs say.
         """
         ...
 

@@ -35,6 +35,8 @@ class Opened(NamedTuple):
     kv_dtype: KvDtype
     grows_by_context: bool = True
     """Whether the memory that a step needs grows with the contexts of its rows."""
+    arithmetic: str = ""
+    """What the bits of keys and values depend on, beside the model and what they are stored as."""
 
 
 def open_model(
@@ -57,7 +59,9 @@ def open_model(
     if library is None:
         ops = TorchOps(device, options.block_size, kv_dtype)
         source = tensors_of(as_source(weights))
-        return Opened(family.load(architecture, source, ops, dtype, device), ops, None, kv_dtype)
+        torch_model = family.load(architecture, source, ops, dtype, device)
+        arithmetic = f"torch {torch.__version__} {device.type} {dtype}"
+        return Opened(torch_model, ops, None, kv_dtype, arithmetic=arithmetic)
     choice, most = choose_weights(options.weights, evidence), torch.get_num_threads()
     model = HostDecoder.load(architecture, as_source(weights), library, choice, most, kv_dtype)
     _log().info(
@@ -66,7 +70,7 @@ def open_model(
     if options.num_threads is None:
         model.threads = choose_threads(model, architecture, options.block_size)
     sampler = HostSampler(library, model.threads.many)
-    return Opened(model, model, sampler, kv_dtype, grows_by_context=False)
+    return Opened(model, model, sampler, kv_dtype, False, f"{library.name} {choice} {model.formats}")
 
 
 def _kv_dtype(options: RunnerOptions, dtype: torch.dtype) -> KvDtype:

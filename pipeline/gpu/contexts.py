@@ -5,7 +5,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pipeline.messages import StepPlan, VictimQuestion
+from pipeline.messages import DropQuestion, StepPlan
 
 Ints = npt.NDArray[np.int64]
 
@@ -69,10 +69,10 @@ class Contexts:
         self._mass[slots[rows], : mass.shape[1]] += mass.cpu().numpy()[rows]
         return [self._least(int(slots[each.row]), each) for each in plan.questions]
 
-    def _least(self, slot: int, question: VictimQuestion) -> list[int]:
+    def _least(self, slot: int, question: DropQuestion) -> list[int]:
         """Of equals the first."""
         mass = self._mass[slot, question.first_col : question.end_col]
-        least = np.argsort(mass, kind="stable")[: question.num_victims]
+        least = np.argsort(mass, kind="stable")[: question.num_drops]
         return sorted((question.first_col + least).tolist())
 
     def _start_weighing(self, slot: int) -> None:

@@ -37,6 +37,10 @@ class HostKv:
             (num_places, *self._content), dtype=first.dtype, pin_memory=first.is_cuda and num_places > 0
         )
 
+    def place(self, place: int) -> memoryview:
+        """The bytes of one."""
+        return self._places[place].view(torch.uint8).reshape(-1).numpy().data
+
     def copy(self, plan: StepPlan) -> None:
         """What the plan saves, then what it loads."""
         for ids, places in _chunks(plan.saved_ids, plan.saved_places):

@@ -77,7 +77,7 @@ class SlotTable:
         """Keep the sampled tokens [R] as their slots' next input."""
         self._last_token[sample_slots] = token_ids
 
-    def victims(self, plan: StepPlan, inputs: StepInputs) -> list[list[int]]:
+    def drops(self, plan: StepPlan, inputs: StepInputs) -> list[list[int]]:
         """The plan's step is done: the answers to its questions."""
         return self._contexts.weigh(plan, inputs.mass)
 

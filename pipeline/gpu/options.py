@@ -35,6 +35,13 @@ class RunnerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     num_blocks: Count | None = None
     """KV blocks; set, it wins over kv_memory, and no step is measured."""
     host_kv_memory: str | Annotated[int, Meta(ge=0)] = 0
-    """Bytes, or a size, of host memory for the KV of preempted sequences; 0: they are computed again."""
+    """Bytes, or a size, of host memory for the KV of preempted sequences and for prefix blocks that the cache
+    has no room for; 0: they are computed again."""
+    disk_kv: str | None = None
+    """A file for the prefix blocks that host memory has no room for; needs host_kv_memory."""
+    disk_kv_memory: str | Annotated[int, Meta(ge=0)] = "4GiB"
+    """Bytes, or a size, of that file at most; 0: there is none."""
+    disk_kv_keep: bool = False
+    """It is there for the next start, with what is in it."""
     num_threads: Count | None = None
     """CPU threads; None is what trial steps run best with (host), or one a core (torch)."""

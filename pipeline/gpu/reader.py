@@ -12,7 +12,7 @@ from pipeline.core.retention import KEEP_ALL, Retention
 from pipeline.gpu.backends import Opened
 from pipeline.gpu.inputs import SlotTable
 from pipeline.gpu.kv_cache import new_kv_cache
-from pipeline.messages import Admitted, SamplingParams, StepPlan, VictimQuestion
+from pipeline.messages import Admitted, DropQuestion, SamplingParams, StepPlan
 
 CPU = torch.device("cpu")
 SLOT = 0
@@ -71,8 +71,8 @@ class Reader:
         inputs = self._slots.prepare(plan).inputs
         logits = self._model.forward(replace(inputs, logits_rows=torch.arange(len(token_ids))), self._cache)
         self._num_computed += len(token_ids)
-        for victims in self._slots.victims(plan, inputs):
-            self._drop(victims)
+        for columns in self._slots.drops(plan, inputs):
+            self._drop(columns)
         return logits.float()
 
     def _drop(self, columns: Iterable[int]) -> None:
@@ -122,8 +122,8 @@ class Reader:
             is_weighed=retention.is_weighed,
         )
 
-    def _questions(self, num_tokens: int) -> list[VictimQuestion]:
+    def _questions(self, num_tokens: int) -> list[DropQuestion]:
         num_entries = self._num_computed - self._num_dropped + num_tokens
-        num_victims = self._retention.num_victims(num_entries)
+        num_drops = self._retention.num_drops(num_entries)
         columns = self._retention.candidates(num_entries)
-        return [VictimQuestion(0, num_victims, columns.start, columns.stop)] if num_victims else []
+        return [DropQuestion(0, num_drops, columns.start, columns.stop)] if num_drops else []

@@ -9,12 +9,16 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
+from msgspec.structs import replace
 
 from pipeline.checkpoint.card import Architecture, ModelCard
+from pipeline.checkpoint.model import weights_id
 from pipeline.errors import ConfigError
 from pipeline.gpu.api import LayerKv, Model
 from pipeline.gpu.backends import open_model
 from pipeline.gpu.blocks import Weight
+from pipeline.gpu.disk_file import DiskFile
+from pipeline.gpu.disk_kv import DiskKv, open_disk_file
 from pipeline.gpu.evidence import NO_EVIDENCE, Evidence, find_evidence
 from pipeline.gpu.free_memory import free_host_bytes
 from pipeline.gpu.host_kv import HostKv
@@ -39,7 +43,7 @@ class FinishedStep:
     begin_ns: int
     end_ns: int
     token_ids: list[int]
-    victims: list[list[int]]
+    drops: list[list[int]]
 
     def is_ready(self) -> bool:
         return True
@@ -47,8 +51,8 @@ class FinishedStep:
     def token_ids_sync(self) -> list[int]:
         return self.token_ids
 
-    def victims_sync(self) -> list[list[int]]:
-        return self.victims
+    def drops_sync(self) -> list[list[int]]:
+        return self.drops
 
 
 class Runner:
@@ -77,6 +81,8 @@ class Runner:
         self._num_threads = torch.get_num_threads()
         self._capacity = capacity
         self._clock = clock
+        self.mover: DiskKv | None = None
+        """runtime.bridge.Mover: moves blocks between host memory and disk."""
 
     @property
     def capacity(self) -> DeviceReady:
@@ -94,8 +100,13 @@ class Runner:
             sampled = self._sampling_op(logits, step.rows)
             self._slots.remember(step.sample_slots, sampled)
             token_ids = sampled.tolist()
-        victims = self._slots.victims(plan, step.inputs)
-        return FinishedStep(plan, begin_ns, self._clock(), token_ids, victims)
+        drops = self._slots.drops(plan, step.inputs)
+        return FinishedStep(plan, begin_ns, self._clock(), token_ids, drops)
+
+    def add_disk(self, file: DiskFile, *, keeps: bool) -> None:
+        """Blocks may go there from host memory."""
+        self.mover = DiskKv(file, self._host_kv.place, keeps=keeps)
+        self._capacity = replace(self._capacity, disk=self.mover.ready)
 
     def fork(self) -> "Runner":
         """Another over the same weights and cache, with slots of its own. Call it on the thread it is for."""
@@ -112,6 +123,8 @@ class Runner:
 
     def close(self) -> None:
         """Let the cache go. Idempotent; no launch may follow."""
+        if self.mover is not None:
+            self.mover.close()
         self._kv_cache = []
         self._host_kv.close()
 
@@ -129,7 +142,8 @@ def load_runner(
         num_workers: it and its forks, whose steps run at the same time.
     """
     weights, evidence = FileWeights(card), find_evidence(card)
-    return build_runner(card.architecture, weights, options, sampling_op, clock, evidence, num_workers)
+    parts = (sampling_op, clock, evidence, num_workers, weights_id(card))
+    return build_runner(card.architecture, weights, options, *parts)
 
 
 @torch.inference_mode()
@@ -141,8 +155,13 @@ def build_runner(
     clock: Clock = time.perf_counter_ns,
     evidence: Mapping[str, Evidence] = NO_EVIDENCE,
     num_workers: int = 1,
+    model_id: str = "",
 ) -> Runner:
-    """As load_runner, with the weights given, under their Hugging Face names."""
+    """As load_runner, with the weights given, under their Hugging Face names.
+
+    Args:
+        model_id: stands for the weights: KV on disk is of use to the same ones only.
+    """
     max_model_len = _max_model_len(architecture, options)
     device = _device(options)
     check_kv_memory(options.kv_memory)
@@ -178,6 +197,7 @@ def build_runner(
                 device.type,
                 num_host_blocks,
                 host_kv.measure_sync(clock),
+                bytes_a_block,
             ),
             clock,
         )
@@ -194,7 +214,19 @@ def build_runner(
     num_blocks = measure_blocks(options, device, bytes_a_block, options.max_num_seqs * max_blocks, step_bytes)
     log_size(num_blocks, options.block_size, token_bytes(architecture, opened.kv_dtype), opened.kv_dtype)
     num_host_blocks = count_host_blocks(options.host_kv_memory, bytes_a_block, free_host_bytes())
-    return runner_over(new_cache(num_blocks), num_blocks, num_host_blocks)
+    runner = runner_over(new_cache(num_blocks), num_blocks, num_host_blocks)
+    if options.disk_kv is not None and num_host_blocks:
+        parts = (
+            model_id,
+            opened.arithmetic,
+            opened.kv_dtype,
+            options.block_size,
+            type(opened.layout).__name__,
+        )
+        file = open_disk_file(options, "\n".join(map(str, parts)), bytes_a_block)
+        if file is not None:
+            runner.add_disk(file, keeps=options.disk_kv_keep)
+    return runner
 
 
 def _max_model_len(architecture: Architecture, options: RunnerOptions) -> int:

@@ -81,6 +81,11 @@ def count_host_blocks(host_kv_memory: int | str, block_bytes: int, free_bytes: i
     return budget // block_bytes
 
 
+def disk_kv_bytes(disk_kv_memory: int | str) -> int:
+    """Raises ConfigError if it is no size."""
+    return _bytes("disk_kv_memory", disk_kv_memory, "give bytes, 0 for none")
+
+
 def _share(kv_memory: float | str, free: Free, device_type: str, block_bytes: int, useful_blocks: int) -> int:
     left = free.left_bytes
     if left is None:

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 Plan = TypeVar("Plan")
 Handle = TypeVar("Handle")
@@ -36,6 +36,18 @@ class Runner(Protocol[Plan_contra, Handle_co, Capacity_co]):
         ...
 
 
+class Mover(Protocol):
+    """What moves data beside the steps, on a thread of its own: a runner may have one as its `mover`."""
+
+    def start(self, report: Callable[[Any], object]) -> None:
+        """`report` is called on that thread, once for each message, in their order."""
+        ...
+
+    def submit(self, message: Any) -> None:
+        """Never waits."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class RunnerFactory:
     """A resource: how to open the runners. Slow (it loads the weights), so the worker calls it.
@@ -57,6 +69,8 @@ class DeviceWorker(Generic[Plan, Handle]):
     """
 
     def __init__(self, deliver: Callable[[Handle], None], fail: Callable[[BaseException], None]) -> None:
+        self.mover: Mover | None = None
+        """The runner's, once it is open."""
         self._deliver = deliver
         self._fail = fail
         self._plans: SimpleQueue[Plan | None] = SimpleQueue()
@@ -87,6 +101,7 @@ class DeviceWorker(Generic[Plan, Handle]):
         except BaseException as error:
             self._call(loop, self._settle, None, error)
             return
+        self.mover = getattr(runner, "mover", None)
         self._call(loop, self._settle, runner.capacity, None)
         try:
             while (plan := self._plans.get()) is not None:

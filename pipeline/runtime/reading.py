@@ -26,7 +26,7 @@ class Context:
         self.table: dict[int, int] = {}
         self.num_dropped = admitted.num_dropped if admitted else 0
         self.named: set[int] = set()
-        """Blocks that the device has named as victims and that are still in the table."""
+        """Blocks that the device has named for dropping and that are still in the table."""
         self._sinks = admitted.sinks if admitted else 0
         self._window = admitted.window if admitted else 0
         self._is_weighed = bool(admitted and admitted.is_weighed)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter_ns
 
-from pipeline.messages import NO_TOKEN, DeviceReady, SamplingParams, StepPlan, VictimQuestion
+from pipeline.messages import NO_TOKEN, DeviceReady, DropQuestion, SamplingParams, StepPlan
 from pipeline.runtime.reading import Cell, Context
 
 DEFAULT_CAPACITY = DeviceReady(num_blocks=4096, block_size=16, max_num_seqs=256, max_num_batched_tokens=2048)
@@ -34,16 +34,16 @@ class FakeHandle:
     def token_ids_sync(self) -> list[int]:
         return self._token_ids
 
-    def victims_sync(self) -> list[list[int]]:
+    def drops_sync(self) -> list[list[int]]:
         """As if all blocks weighed the same but for where they are."""
-        return [fake_victims(self.plan.step_id, question) for question in self.plan.questions]
+        return [fake_drops(self.plan.step_id, question) for question in self.plan.questions]
 
 
-def fake_victims(step_id: int, question: VictimQuestion) -> list[int]:
+def fake_drops(step_id: int, question: DropQuestion) -> list[int]:
     """A pure function of the step, which may name any of the columns."""
     columns = range(question.first_col, question.end_col)
     least = sorted(columns, key=lambda column: (column * 7919 + step_id * 104_729) % 31)
-    return sorted(least[: question.num_victims])
+    return sorted(least[: question.num_drops])
 
 
 class FakeRunner:
@@ -146,8 +146,8 @@ class CheckingRunner(FakeRunner):
 
     def _name(self, handle: FakeHandle) -> None:
         """Remember whom the step's answers name: nobody else may be dropped."""
-        for question, columns in zip(handle.plan.questions, handle.victims_sync(), strict=True):
-            assert question.num_victims <= question.end_col - question.first_col, "more than there are"
+        for question, columns in zip(handle.plan.questions, handle.drops_sync(), strict=True):
+            assert question.num_drops <= question.end_col - question.first_col, "more than there are"
             context = self._contexts[handle.plan.slots[question.row]]
             context.named |= {context.table[column] for column in columns}
 

@@ -84,8 +84,9 @@ def _feed(
 def _replica_of(cell: Cell, target: Target) -> Replica:
     table = read_options(cell.options)
     standing = standing_of(table.policy, table.fair_weights or {})
-    door = GatedDoor(target.ready, _ns(table.max_wait_ms), standing) if cell.is_gated else OpenDoor()
     scheduler = make_scheduler(table, target.ready, shares_prefixes=cell.shares_prefixes)
+    gated = (target.ready, _ns(table.max_wait_ms), standing, scheduler.policies.retentions)
+    door = GatedDoor(*gated) if cell.is_gated else OpenDoor()
     return Replica(scheduler, target.cost, target.host, door=door, is_padded=cell.is_padded)
 
 

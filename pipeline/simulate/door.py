@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from pipeline.core.flights import Flight
 from pipeline.core.gate import Gate
+from pipeline.core.retention import Retentions
 from pipeline.core.scheduling import Scheduler
 from pipeline.core.standing import Standing, by_arrival
 from pipeline.messages import DeviceReady, GenerateRequest, TokenizedRequest
@@ -38,13 +39,20 @@ class GatedDoor(OpenDoor):
     Args:
         max_wait_ns: of the options (max_wait_ms); None: nobody is refused who names no patience.
         standing: of the order.
+        retentions: of the scheduler's policies; None: everybody keeps all of his context.
     """
 
     is_watching = True
 
-    def __init__(self, ready: DeviceReady, max_wait_ns: int | None, standing: Standing = by_arrival) -> None:
+    def __init__(
+        self,
+        ready: DeviceReady,
+        max_wait_ns: int | None,
+        standing: Standing = by_arrival,
+        retentions: Retentions | None = None,
+    ) -> None:
         self._gate = Gate()
-        self._gate.open(ready, max_wait_ns, standing)
+        self._gate.open(ready, max_wait_ns, standing, retentions)
 
     def refusal(self, request: TokenizedRequest) -> str | None:
         asked = GenerateRequest(

@@ -138,7 +138,8 @@ class Replica:
         token_ids = [TOKEN] * len(request_ids)
         for place in self.ledger.last_rows(request_ids):
             token_ids[place] = EOS
-        sampled = SampledBatch(plan.step_id, request_ids, epochs, token_ids, times_ns)
+        drops = [list(range(ask.first_col, ask.first_col + ask.num_drops)) for ask in plan.questions]
+        sampled = SampledBatch(plan.step_id, request_ids, epochs, token_ids, times_ns, drops)
         self._door.applied(self.scheduler.apply(sampled, now_ns))
         self._plan(now_ns)
         batch = self.scheduler.take_tokens(now_ns)

@@ -32,7 +32,7 @@ class Sample(Stage[StepHandle, NoOptions]):
                 token_ids = step.token_ids_sync()
             else:
                 token_ids = await asyncio.to_thread(step.token_ids_sync)
-            victims = step.victims_sync()  # the step is done
+            drops = step.drops_sync()  # the step is done
             plan = step.plan
             now_ns = self.ctx.clock()
             self.ctx.outlet(SampledBatch).post(
@@ -48,6 +48,6 @@ class Sample(Stage[StepHandle, NoOptions]):
                         max(taken_ns, step.end_ns),
                         now_ns,
                     ),
-                    victims=victims,
+                    drops=drops,
                 )
             )

@@ -21,12 +21,14 @@ from pipeline.checkpoint.card import ModelCard
 from pipeline.core.flights import Flight
 from pipeline.core.gate import Gate
 from pipeline.core.kv_events import KvEvents
-from pipeline.core.policies import SchedulingOptions, make_policies
+from pipeline.core.policies import Policies, SchedulingOptions, make_policies
 from pipeline.core.prefix import PrefixHash
 from pipeline.core.prefix_cache import NoSharing, PrefixCache, SharedPrefixes
 from pipeline.core.roles import SEPARATIONS
 from pipeline.core.scheduling import Scheduler
 from pipeline.core.standing import standing_of
+from pipeline.core.tiers import Tiers
+from pipeline.disk_messages import DiskMoved, DiskMoves
 from pipeline.messages import (
     Cancel,
     ClearPins,
@@ -68,8 +70,8 @@ class Schedule(Stage[Any, ScheduleOptions]):
     """Owns every sequence from its arrival to its terminal row."""
 
     Options = ScheduleOptions
-    takes = (TokenizedRequest, Rejected, Cancel, Pause, Resume, DeviceReady, SampledBatch)
-    gives = (StepPlan, TokenBatch, Rejected)
+    takes = (TokenizedRequest, Rejected, Cancel, Pause, Resume, DeviceReady, DiskMoved, SampledBatch)
+    gives = (StepPlan, DiskMoves, TokenBatch, Rejected)
 
     def __init__(self, ctx: StageContext, options: ScheduleOptions) -> None:
         super().__init__(ctx, options)
@@ -93,6 +95,7 @@ class Schedule(Stage[Any, ScheduleOptions]):
             Resume: self._resume,
             SampledBatch: self._apply,
             DeviceReady: self._open,
+            DiskMoved: self._moved,
             Room: self._room,
             Wake: self._wake,
             ClearPins: self._clear_pins,
@@ -109,13 +112,14 @@ class Schedule(Stage[Any, ScheduleOptions]):
             self._on[type(message)](message)
         self._shed()
         self._plan()
+        self._move()
         self._tell()
         self._set_timer()
         residents = self._scheduler.residents
         self._gate.planned(residents.num_free_slots, residents.pool.num_free, self._taken_ns)
 
     async def drain(self) -> None:
-        while not self._scheduler.is_idle:
+        while not self._scheduler.is_idle or self._scheduler.residents.prefixes.is_moving:
             await self.handle(await self.ctx.inbox.recv_control())
 
     async def stop(self) -> None:
@@ -128,7 +132,7 @@ class Schedule(Stage[Any, ScheduleOptions]):
         policies = make_policies(self.options, ready)
         policies.retentions.check()
         card, roles = self.ctx.resource(ModelCard), SEPARATIONS[self.options.separation]
-        prefixes = self._prefixes(ready, card.name)
+        prefixes = self._prefixes(ready, card.name, policies)
         allocation = self.options.allocation
         max_pinned = self.options.max_pinned_blocks
         self._scheduler = Scheduler(ready, card.eos_ids, policies, roles, prefixes, allocation, max_pinned)
@@ -143,11 +147,14 @@ class Schedule(Stage[Any, ScheduleOptions]):
         self.ctx.resource(Telemetry).watch(self._gate.gauges)
         self.ctx.resource(Telemetry).occupancy = self._occupancy
 
-    def _prefixes(self, ready: DeviceReady, model: str) -> SharedPrefixes:
+    def _prefixes(self, ready: DeviceReady, model: str, policies: Policies) -> SharedPrefixes:
         if not self.options.prefix_cache:
             return NoSharing()
-        prefix_hash = PrefixHash(ready.block_size, model, secrets.token_bytes(32))
-        return PrefixCache(prefix_hash, self._kv_events(prefix_hash, model))
+        secret = ready.disk.secret if ready.disk else secrets.token_bytes(32)
+        prefix_hash = PrefixHash(ready.block_size, model, secret)
+        cost = policies.cost if ready.num_host_blocks else None
+        tiers = Tiers(ready, policies.host, cost) if cost else None
+        return PrefixCache(prefix_hash, self._kv_events(prefix_hash, model), tiers)
 
     def _kv_events(self, prefix_hash: PrefixHash, model: str) -> KvEvents | None:
         if not self.options.kv_events:
@@ -183,6 +190,9 @@ class Schedule(Stage[Any, ScheduleOptions]):
         flight = self._scheduler.apply(sampled, self._taken_ns)
         self._gate.prefilled(flight.num_prefill_tokens + flight.num_cached_tokens)
         self._record(flight, sampled.times_ns)
+
+    def _moved(self, moved: DiskMoved) -> None:
+        self._scheduler.residents.prefixes.moved(moved)
 
     def _room(self, _: Room) -> None:
         self._awaits_room = False
@@ -221,6 +231,11 @@ class Schedule(Stage[Any, ScheduleOptions]):
             if not self._plans.offer(plan):
                 raise AssertionError("a plan has a credit, and every credit has room")
             self._trace(plan)
+
+    def _move(self) -> None:
+        moves = self._scheduler.residents.prefixes.take_moves()
+        if moves is not None:
+            self.ctx.outlet(DiskMoves).post(moves)
 
     def _tell(self) -> None:
         if not self._tokens.room():

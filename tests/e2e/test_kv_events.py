@@ -155,7 +155,7 @@ def test_a_router_that_hears_them_predicts_every_hit(fake_card: ModelCard) -> No
                 assert num_hits > 15 and "removed" in router.kinds
                 await caught_up(router, server)
                 cache: Any = server.scheduler.residents.prefixes
-                assert set(router._places) == {key.hex() for key in cache._blocks}
+                assert set(router._places) == {each.link.key.hex() for each in cache._on_device.values()}
 
     asyncio.run(main())
 
@@ -187,7 +187,7 @@ def test_who_comes_back_goes_on_or_is_told_all(fake_card: ModelCard) -> None:
                 async with listening(Router(), server, session, place) as late:
                     assert late.kinds[:3] == ["hello", "gap", "cleared"] and "removed" not in late.kinds
                     cache: Any = server.scheduler.residents.prefixes
-                    assert set(late._places) == {key.hex() for key in cache._blocks}
+                    assert set(late._places) == {each.link.key.hex() for each in cache._on_device.values()}
             headers = {"Last-Event-ID": "other-5"}
             async with listening(Router(), server, session, url, headers=headers) as late:
                 assert late.gaps == [{"from": 0, "first_seq": late.hello["first_seq"], "last_seq": late.seq}]
@@ -204,6 +204,24 @@ def test_none_are_told_unless_asked_for(fake_card: ModelCard, toml: str) -> None
             for path in ("events", "root"):
                 async with session.get(f"{page.url}/api/kv/{path}") as response:
                     assert response.status == 404 and "schedule.options.kv_events" in await response.text()
+
+    asyncio.run(main())
+
+
+def test_there_are_not_more_than_so_many(fake_card: ModelCard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.admin.kv.MAX_SUBSCRIBERS", 1)
+
+    async def main() -> None:
+        async with world(fake_card, told(9)) as (server, page, session):
+            url = f"{page.url}/api/kv/events"
+            async with listening(Router(), server, session, url), session.get(url) as response:
+                assert response.status == 503 and "1 subscribers" in await response.text()
+            feed = server.pipeline.telemetry.kv_events
+            async with asyncio.timeout(5):
+                while feed is not None and feed.events.gauges()["kv_events_subscribers"]:  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
+            async with listening(Router(), server, session, url) as router:
+                assert router.kinds == ["hello", "cleared"]
 
     asyncio.run(main())
 

@@ -107,7 +107,7 @@ def test_a_window_as_long_as_the_context_changes_nothing(fake_card: ModelCard) -
 
 @pytest.mark.parametrize("toml", SETTINGS, ids=["mixed", "split", "plain"])
 def test_heavy_hitters_are_served_beside_others_in_a_tiny_pool(fake_card: ModelCard, toml: str) -> None:
-    """The runner checks every block that is read; it names victims all over the context."""
+    """The runner checks every block that is read; it names blocks all over the context."""
 
     async def together(session: aiohttp.ClientSession, server: Server) -> None:
         asked = [body(LONG[: 300 - k], seed=k, **HEAVY) for k in range(4)]

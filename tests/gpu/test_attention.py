@@ -109,7 +109,9 @@ def slots(table: Tensor, num_entries: int, block_size: int) -> Tensor:
 
 def hidden(row: Row, layer_window: int) -> Tensor:
     """[queries, entries] fp64: 0, or -inf where the query does not see the entry."""
-    sinks, window = (0, layer_window) if layer_window else (row.sinks, row.window)
+    sinks, window = row.sinks, row.window
+    if layer_window:
+        sinks, window = 0, min(layer_window, window or layer_window)
     visible = torch.zeros(row.num_queries, row.context_len, dtype=torch.bool)
     for query in range(row.num_queries):
         num_seen = row.context_len - row.num_queries + query + 1

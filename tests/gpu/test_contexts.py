@@ -3,13 +3,13 @@
 import torch
 
 from pipeline.gpu.inputs import SlotTable
-from pipeline.messages import Admitted, SamplingParams, StepPlan, VictimQuestion
+from pipeline.messages import Admitted, DropQuestion, SamplingParams, StepPlan
 from tests.gpu.test_inputs import BLOCK, plan_of, table
 
 SAMPLING = SamplingParams(temperature=0)
 
 
-def with_drops(plan: StepPlan, drops: list[tuple[int, int]], questions: list[VictimQuestion]) -> StepPlan:
+def with_drops(plan: StepPlan, drops: list[tuple[int, int]], questions: list[DropQuestion]) -> StepPlan:
     plan.dropped_slots.extend(slot for slot, _ in drops)
     plan.dropped_cols.extend(column for _, column in drops)
     plan.questions.extend(questions)
@@ -21,7 +21,7 @@ def step(
     blocks: list[tuple[int, int, int]],
     admitted: list[Admitted],
     drops: list[tuple[int, int]] | None = None,
-    questions: list[VictimQuestion] | None = None,
+    questions: list[DropQuestion] | None = None,
 ) -> StepPlan:
     made = plan_of(rows, [1] * sum(count for _, _, count, _ in rows), blocks, admitted)
     return with_drops(made, drops or [], questions or [])
@@ -62,7 +62,7 @@ def weighed(slots: SlotTable, plan: StepPlan, mass: list[list[int]]) -> list[lis
     inputs = slots.prepare(plan).inputs
     assert inputs.mass is not None and not inputs.mass.any()
     inputs.mass.add_(torch.tensor(mass))
-    return slots.victims(plan, inputs)
+    return slots.drops(plan, inputs)
 
 
 def test_the_blocks_of_least_weight_are_named_and_weights_move_with_the_table() -> None:
@@ -70,16 +70,16 @@ def test_the_blocks_of_least_weight_are_named_and_weights_move_with_the_table() 
     admitted = [Admitted(0, SAMPLING, 0), Admitted(1, SAMPLING, 1, is_weighed=True)]
     rows = [(0, 0, 2, False), (1, 0, 20, False)]
     blocks = [(0, 0, 40), *((1, k, k) for k in range(5))]
-    ask = VictimQuestion(1, 1, 1, 4)
+    ask = DropQuestion(1, 1, 1, 4)
     mass = [[99, 0, 0, 0, 0], [50, 30, 20, 25, 5]]
     assert weighed(slots, step(rows, blocks, admitted, None, [ask]), mass) == [[2]]
     # column 2 goes: 50, 30, 25, 5 are left, and 8 and 1 come to the first and the last of them
-    plan = step([(1, 20, 1, True)], [(1, 4, 7)], [], [(1, 2)], [VictimQuestion(0, 2, 0, 5)])
+    plan = step([(1, 20, 1, True)], [(1, 4, 7)], [], [(1, 2)], [DropQuestion(0, 2, 0, 5)])
     assert weighed(slots, plan, [[8, 0, 0, 1, 3]]) == [[3, 4]]
-    plan = step([(1, 21, 1, True)], [], [], None, [VictimQuestion(0, 2, 0, 3)])
+    plan = step([(1, 21, 1, True)], [], [], None, [DropQuestion(0, 2, 0, 3)])
     assert weighed(slots, plan, [[0, 0, 6, 0, 0]]) == [[1, 2]]
     plan = step(
-        [(1, 0, 9, True)], [], [Admitted(1, SAMPLING, 2, is_weighed=True)], None, [VictimQuestion(0, 1, 0, 2)]
+        [(1, 0, 9, True)], [], [Admitted(1, SAMPLING, 2, is_weighed=True)], None, [DropQuestion(0, 1, 0, 2)]
     )
     assert weighed(slots, plan, [[0, 0, 0]]) == [[0]], (
         "a newcomer's weigh nothing, and of equals the first goes"
@@ -92,4 +92,4 @@ def test_steps_without_such_rows_ask_for_no_weights() -> None:
     slots.prepare(step([(0, 0, 1, True), (1, 0, 1, True)], [(0, 0, 1), (1, 0, 2)], admitted))
     plan = step([(0, 1, 1, True)], [], [])
     inputs = slots.prepare(plan).inputs
-    assert inputs.mass is None and slots.victims(plan, inputs) == []
+    assert inputs.mass is None and slots.drops(plan, inputs) == []

@@ -83,6 +83,20 @@ def test_a_text_does_not_show_a_swap(dtype: str, device: str, backend: str) -> N
     assert len(set(map(tuple, undisturbed))) == 3
 
 
+@pytest.mark.parametrize("kv_dtype", ["int8", "fp8", "int4"])
+@pytest.mark.parametrize("backend", ["torch", "host"])
+def test_scales_go_where_their_codes_go(backend: str, kv_dtype: str) -> None:
+    options = RunnerOptions(
+        device="cpu",
+        backend=backend,
+        kv_dtype=kv_dtype,
+        num_blocks=40,
+        max_num_seqs=4,
+        host_kv_memory=40 * block_bytes(TINY, 16, kv_dtype),
+    )
+    assert texts(options, swaps=False) == texts(options, swaps=True)
+
+
 def texts(options: RunnerOptions, *, swaps: bool) -> list[list[int]]:
     """What three sequences say; one after the other is away for a while, and blocks are given to others."""
     driver = Driver(build_runner(TINY, random_tensors(TINY), options))

@@ -63,6 +63,7 @@ BACKENDS: dict[str, dict[str, Any]] = {
     "host int8": {"backend": "host", "weights": "int8"},
     "host int8, blocks of 64": {"backend": "host", "weights": "int8", "block_size": 64},
     "host int8, 3 threads": {"backend": "host", "weights": "int8", "num_threads": 3},
+    "host, int4 keys and values": {"backend": "host", "weights": "bf16", "kv_dtype": "int4"},
 }
 
 

@@ -2,7 +2,6 @@
 
 from itertools import pairwise
 
-import msgspec
 import pytest
 import torch
 from structlog.testing import capture_logs
@@ -15,7 +14,6 @@ from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.reader import Reader
 from pipeline.gpu.runner import build_runner
 from tests.gpu.driver import TINY, random_tensors
-from tests.gpu.test_host_kv import texts
 from tests.gpu.test_model import TEXT
 
 NUM_TOKENS = 400
@@ -39,14 +37,6 @@ def test_the_same_memory_holds_as_many_blocks_more(backend: str, kv_dtype: KvDty
     assert (line["blocks"], line["tokens"]) == (num_blocks, 16 * num_blocks)
     held = sum(tensor.nbytes for layer in runner._kv_cache for tensor in layer)
     assert held == num_blocks * block_bytes(TINY, 16, kv_dtype), "the plan is what is taken"
-
-
-@pytest.mark.parametrize("backend", ["torch", "host"])
-@pytest.mark.parametrize("kv_dtype", ["int8", "fp8", "int4"])
-def test_scales_are_swapped_with_their_codes(backend: str, kv_dtype: KvDtype) -> None:
-    options = RunnerOptions(device="cpu", backend=backend, kv_dtype=kv_dtype, num_blocks=40, max_num_seqs=4)
-    options = msgspec.structs.replace(options, host_kv_memory=40 * block_bytes(TINY, 16, kv_dtype))
-    assert texts(options, swaps=False) == texts(options, swaps=True)
 
 
 @pytest.mark.model

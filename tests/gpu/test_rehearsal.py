@@ -80,13 +80,19 @@ def test_a_step_that_takes_more_leaves_less_for_the_cache(monkeypatch: pytest.Mo
         num_bytes = 1
 
     monkeypatch.setattr("pipeline.gpu.rehearsal.free_bytes", lambda device: 2**30)
-    options = RunnerOptions(device="cpu", kv_memory=0.5, max_num_seqs=10**4, backend="torch")
-    wide, modest = (
-        build_runner(TINY, random_tensors(TINY), options, op).capacity.num_blocks  # type: ignore[arg-type]
-        for op in (Greedy, Modest)
+    options = RunnerOptions(
+        device="cpu", kv_memory=0.5, max_num_seqs=10**5, max_num_batched_tokens=8, backend="torch"
     )
+
+    def blocks(op: type[Greedy], num_workers: int = 1) -> int:
+        weights = random_tensors(TINY)
+        runner = build_runner(TINY, weights, options, op, num_workers=num_workers)  # type: ignore[arg-type]
+        return runner.capacity.num_blocks
+
+    wide, modest, two = blocks(Greedy), blocks(Modest), blocks(Greedy, num_workers=2)
     block = TINY.num_layers * 2 * TINY.num_kv_heads * TINY.head_dim * 2 * 16
     assert 60 * 2**20 < (modest - wide) * block < 130 * 2**20, "half of 256 MiB less what else it takes"
+    assert 110 * 2**20 < (wide - two) * block < 150 * 2**20, "two steps may run at once"
 
 
 @pytest.mark.parametrize("num_blocks", [1, 3, 1000])

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 import torch
 
+from pipeline.config import convert_options
 from pipeline.errors import ConfigError, ModelError
 from pipeline.gpu.kv_dtype import block_bytes
 from pipeline.gpu.options import RunnerOptions
@@ -26,6 +27,28 @@ def test_blocks_are_sized_by_memory_and_bounded_by_use() -> None:
     assert build_runner(TINY, random_tensors(TINY), by_memory).capacity.num_blocks == 10
     automatic = RunnerOptions(device="cpu", max_num_seqs=3, max_model_len=100)
     assert build_runner(TINY, random_tensors(TINY), automatic).capacity.num_blocks == 3 * 7
+
+
+def test_what_there_is_no_memory_for_is_refused_with_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.gpu.rehearsal.free_bytes", lambda device: 2**28)
+    with pytest.raises(ConfigError, match=r"num_blocks = 1000000 asks for .* are free beside the weights"):
+        build_runner(TINY, random_tensors(TINY), RunnerOptions(device="cpu", num_blocks=10**6))
+    with pytest.raises(ConfigError, match=r'kv_memory = "999TB" is not a size'):
+        build_runner(TINY, random_tensors(TINY), RunnerOptions(device="cpu", kv_memory="999TB"))
+    many = RunnerOptions(device="cpu", kv_memory="999999GB", max_num_seqs=10**5)
+    with pytest.raises(ConfigError, match=r'kv_memory = "999999GB" asks for .*the largest step needs'):
+        build_runner(TINY, random_tensors(TINY), many)
+
+
+@pytest.mark.parametrize(
+    ("given", "is_fine"), [(0.5, True), (1.5, False), (0.0, False), (1, True), (0, False)]
+)
+def test_kv_memory_may_be_a_fraction(given: float, is_fine: bool) -> None:
+    if is_fine:
+        assert convert_options("test", "device", {"kv_memory": given}, RunnerOptions).kv_memory == given
+        return
+    with pytest.raises(ConfigError, match=r"device.kv_memory = "):
+        convert_options("test", "device", {"kv_memory": given}, RunnerOptions)
 
 
 def test_a_step_has_begin_and_end_of_the_given_clock() -> None:

@@ -6,6 +6,7 @@ from pipeline.core.policies import SchedulingOptions
 from pipeline.messages import Terms
 
 BLOCK = 4
+CREDITS = 2
 
 TERMS = st.builds(
     Terms,

@@ -8,7 +8,7 @@ from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 from pipeline.core.pins import Pins
 from pipeline.core.prefix_cache import SharedPrefixes
 from pipeline.messages import Terms
-from tests.property.test_prefix_cache import ROOTS, SALTS, TENANTS, SharingMachine, prompts
+from tests.property.test_prefix_cache import SALTS, TENANTS, SharingMachine, prompts
 from tests.property.test_scheduler import split
 
 PINNING = st.builds(
@@ -58,8 +58,8 @@ class PinningMachine(SharingMachine):
         assert pins.num_pinned <= pins.max_blocks
         order = {block: place for place, block in enumerate(pins._pinned)}
         for block, place in order.items():
-            parent = cache._links[block].parent
-            assert parent in ROOTS or order[cache._blocks[parent]] > place, "a parent is released after it"
+            parent = cache._on_device[block].parent
+            assert parent is None or order[parent.block] > place, "a parent is released after it"
         assert set(pins._idle_pinned) <= set(pins._pinned) and set(pins._idle).isdisjoint(pins._pinned)
         assert len(pins) == self.scheduler.pool.num_cached
         self.num_pinned = pins.num_pinned

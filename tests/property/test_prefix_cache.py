@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 
 from pipeline.core.block_pool import CACHED, FREE, OWNED, SHARED
+from pipeline.core.policies import Policies
 from pipeline.core.prefix import PrefixHash
 from pipeline.core.prefix_cache import PrefixCache, SharedPrefixes
 from pipeline.core.sequence import Sequence
-from pipeline.messages import FinishReason, StepPlan, Terms
+from pipeline.core.tiers import Tiers
+from pipeline.messages import DeviceReady, FinishReason, StepPlan, Terms
 from tests.property.asked import BLOCK
 from tests.property.test_scheduler import SchedulerMachine, split
 
@@ -57,9 +59,11 @@ class SharingMachine(SchedulerMachine):
 
     cache: PrefixCache
 
-    def new_prefixes(self, data: st.DataObject) -> SharedPrefixes:
+    def new_prefixes(self, data: st.DataObject, device: DeviceReady, policies: Policies) -> SharedPrefixes:
         hashing = data.draw(st.sampled_from([PrefixHash, PrefixHash, WeakHash]))
-        self.cache = PrefixCache(hashing(BLOCK, "model", SECRET))
+        cost = policies.cost if device.num_host_blocks else None
+        tiers = Tiers(device, policies.host, cost) if cost else None
+        self.cache = PrefixCache(hashing(BLOCK, "model", SECRET), tiers=tiers)
         self.owners: dict[int, tuple[str, str]] = {}
         self.places: dict[int, tuple[str, str]] = {}
         self.written: dict[int, set[int]] = {}
@@ -134,10 +138,14 @@ class SharingMachine(SchedulerMachine):
         if not hasattr(self, "scheduler"):
             return
         cache, pool = self.cache, self.scheduler.pool
-        assert len(cache._blocks) == len(cache._links) == len(cache)
-        for block, link in cache._links.items():
-            assert cache._blocks[link.key] == block and pool.states()[block] != FREE
-            assert link.parent in cache._blocks or link.parent in ROOTS, "nothing would find it"
+        for block, entry in cache._on_device.items():
+            assert entry.block == block and cache._entries[entry.link.key] is entry
+            assert pool.states()[block] != FREE
+            if entry.parent is None:
+                assert entry.link.parent in ROOTS
+            else:
+                assert cache._on_device[entry.parent.block] is entry.parent, "nothing would find it"
+                assert entry.parent.link.key == entry.link.parent
         assert states_of(cache, CACHED, pool.states()) == pool.num_cached
 
     @invariant()
@@ -149,10 +157,12 @@ class SharingMachine(SchedulerMachine):
     def a_parent_is_held_by_whoever_holds_its_child(self) -> None:
         for sequence in self.scheduler.residents.running.values() if hasattr(self, "scheduler") else ():
             shared = sequence.blocks[: sequence.prefix.num_stored]
-            assert [self.cache._links[block] for block in shared] == sequence.prefix.links[: len(shared)]
+            assert [self.cache._on_device[block] for block in shared] == sequence.prefix.entries
+            links = [entry.link for entry in sequence.prefix.entries]
+            assert links == sequence.prefix.links[: len(shared)]
             for block in sequence.blocks[len(shared) :]:
                 assert self.scheduler.pool.num_holders(block) == 1
-                assert block not in self.cache._links
+                assert block not in self.cache._on_device
 
     @invariant()
     def workers_at_the_same_time_touch_other_blocks(self) -> None:
@@ -169,9 +179,9 @@ class SharingMachine(SchedulerMachine):
             return
         pool = self.scheduler.pool
         assert pool.num_owned == pool.num_saved == 0 and pool.num_cached == len(self.cache)
-        for block, link in self.cache._links.items():
+        for block, entry in self.cache._on_device.items():
             held = [self.runners[0]._cells[block, offset].token_id for offset in range(BLOCK)]
-            assert self.cache._hash._pack(*held) == link.tokens
+            assert self.cache._hash._pack(*held) == entry.link.tokens
         taken = pool.take(pool.num_blocks)
         assert taken is not None and sorted(taken) == list(range(pool.num_blocks)) and not len(self.cache)
         pool.give_back(taken)
@@ -182,7 +192,7 @@ def owner_of(sequence: Sequence) -> tuple[str, str]:
 
 
 def states_of(cache: PrefixCache, state: int, states: bytes) -> int:
-    return sum(states[block] == state for block in cache._links)
+    return sum(states[block] == state for block in cache._on_device)
 
 
 class Fcfs(SharingMachine):
@@ -212,7 +222,7 @@ MACHINES = [*MIXED, *map(split, MIXED)]
 @pytest.mark.parametrize("machine", MACHINES)
 def test_sharing(machine: type[SharingMachine]) -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        machine, settings=settings(max_examples=150, stateful_step_count=50, deadline=None)
+        machine, settings=settings(max_examples=60, stateful_step_count=50, deadline=None)
     )
 
 

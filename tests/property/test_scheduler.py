@@ -15,8 +15,7 @@ from hypothesis.stateful import (
 )
 
 from pipeline.core.allocation import AllocationName
-from pipeline.core.policies import make_policies
-from pipeline.core.policies.eviction import Swap
+from pipeline.core.policies import Policies, make_policies
 from pipeline.core.prefix_cache import NoSharing, SharedPrefixes
 from pipeline.core.roles import SEPARATIONS, Role
 from pipeline.core.scheduling import Scheduler
@@ -32,9 +31,8 @@ from pipeline.messages import (
     TokenizedRequest,
 )
 from pipeline.runtime.testing import CheckingRunner, fake_token
-from tests.property.asked import BLOCK, DROPPING, TERMS, options
-
-CREDITS = 2
+from tests.property.asked import BLOCK, CREDITS, DROPPING, TERMS, options
+from tests.property.places import assert_places_are_conserved, assert_places_are_free
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -70,8 +68,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             num_host_blocks=num_host_blocks if len(self.roles) == 1 else 0,
             block_copy_ns=block_copy_ns,
         )
+        device = self.with_tiers(data, device)
         policies = make_policies(data.draw(options(self.policy)), device)
-        prefixes = self.new_prefixes(data)
+        prefixes = self.new_prefixes(data, device, policies)
         parts = (self.roles, prefixes, self.allocation, self.max_pinned_blocks)
         self.scheduler = Scheduler(device, (40,), policies, *parts)
         self.asked: dict[int, list[int]] = {}
@@ -91,7 +90,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.now = 1
         self.next_id = 0
 
-    def new_prefixes(self, data: st.DataObject) -> SharedPrefixes:
+    def new_prefixes(self, data: st.DataObject, device: DeviceReady, policies: Policies) -> SharedPrefixes:
         return NoSharing()
 
     def tick(self) -> int:
@@ -195,9 +194,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         ids = [r for r, s in zip(plan.request_ids, plan.samples, strict=True) if s]
         epochs = [e for e, s in zip(plan.epochs, plan.samples, strict=True) if s]
         times = (plan.planned_ns, self.tick(), self.tick(), self.tick(), self.tick())
-        sampled = SampledBatch(
-            plan.step_id, ids, epochs, handle.token_ids_sync(), times, handle.victims_sync()
-        )
+        sampled = SampledBatch(plan.step_id, ids, epochs, handle.token_ids_sync(), times, handle.drops_sync())
         self.scheduler.apply(sampled, self.tick())
 
     @rule()
@@ -259,19 +256,20 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @invariant()
     def host_places_are_conserved(self) -> None:
-        eviction = self.scheduler.policies.eviction if hasattr(self, "scheduler") else None
-        if isinstance(eviction, Swap):
-            held = [place for places in eviction._kept.values() for place in places]
-            assert len(held) == len(set(held)) == eviction.places.num_owned
-            waiting = {k for k, each in self.scheduler._live.items() if each.slot < 0}
-            assert set(eviction._kept) <= waiting
-            assert set(eviction._saves) <= set(held)
+        if hasattr(self, "scheduler"):
+            assert_places_are_conserved(self.scheduler, self.places_on_the_move())
+
+    def with_tiers(self, data: st.DataObject, device: DeviceReady) -> DeviceReady:
+        return device
+
+    def places_on_the_move(self) -> list[int]:
+        return []
 
     @invariant()
     def who_waits_is_in_the_order(self) -> None:
         if not hasattr(self, "scheduler"):
             return
-        waiting = {k for k, each in self.scheduler._live.items() if each.slot < 0 and not each.is_paused}
+        waiting = {k for k, each in self.scheduler._live.items() if each.slot < 0 and not each.is_held_out}
         order = self.scheduler.policies.order
         candidates = [each.request_id for each in order.candidates(self.now)]
         assert sorted(candidates) == sorted(waiting)
@@ -294,7 +292,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.tell()
         assert self.scheduler.is_idle, "it never comes to rest"
         assert self.scheduler.pool.num_free == self.scheduler.pool.num_blocks
-        assert self.scheduler.policies.eviction.gauges().get("host_blocks_used", 0) == 0
+        assert_places_are_free(self.scheduler, self.places_on_the_move())
         for request_id, request in self.requests.items():
             self.check_answer(request_id, request)
 

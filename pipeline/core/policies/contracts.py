@@ -9,7 +9,6 @@ sequence past the call that says it is gone.
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, runtime_checkable
 
-from pipeline.core.policies.eviction import BlockCopies
 from pipeline.core.sequence import Sequence
 
 
@@ -111,10 +110,6 @@ class Eviction(Protocol):
 
     def discard(self, sequence: Sequence) -> None:
         """It ended while it waited. What was kept of it is not needed."""
-        ...
-
-    def copies(self) -> BlockCopies:
-        """What the plan that is being sealed copies before its step, given away. Once a plan."""
         ...
 
     def gauges(self) -> dict[str, float]:

@@ -1,20 +1,11 @@
 """Eviction: what becomes of a preempted sequence's KV."""
 
-from typing import NamedTuple
-
-from pipeline.core.block_pool import BlockPool, blocks_for
+from pipeline.core.block_pool import blocks_for
+from pipeline.core.host_places import HostPlaces
+from pipeline.core.prefix import NOWHERE
 from pipeline.core.sequence import Sequence
 from pipeline.core.step_cost import StepCost
 from pipeline.messages import DeviceReady
-
-
-class BlockCopies(NamedTuple):
-    """Columns of a StepPlan; see there."""
-
-    saved_ids: list[int]
-    saved_places: list[int]
-    loaded_places: list[int]
-    loaded_ids: list[int]
 
 
 class Recompute:
@@ -29,9 +20,6 @@ class Recompute:
     def discard(self, sequence: Sequence) -> None:
         return None
 
-    def copies(self) -> BlockCopies:
-        return BlockCopies([], [], [], [])
-
     def gauges(self) -> dict[str, float]:
         return {}
 
@@ -40,64 +28,62 @@ class Swap:
     """It is kept in host memory where there is room and copying is quicker than computing it again.
 
     The cost model: two copies of each block by what the runner measured at start, against the tokens by what
-    prefill tokens have cost so far. Until that is known, copying is taken to be the quicker.
-
-    Why copies come at the right time: a plan's copies run after all steps before it, and before its own. So a
-    save sees every token that was planned before the preemption, and a block that is free since then is not
-    written to before it is saved. Within one plan all preemptions come before all admissions, so its loads
-    come after its saves.
+    prefill tokens have cost so far. Until that is known, copying is taken to be the quicker. Blocks of the
+    prefix cache that have a place already are not copied again.
     """
 
-    def __init__(self, device: DeviceReady, cost: StepCost) -> None:
-        self.places = BlockPool(device.num_host_blocks)
+    def __init__(self, device: DeviceReady, host: HostPlaces, cost: StepCost) -> None:
         self.num_swaps = 0
+        self._host = host
         self._block_size = device.block_size
         self._block_copy_ns = device.block_copy_ns
         self._cost = cost
         self._kept: dict[int, list[int]] = {}
-        """Places by request id."""
-        self._saves: dict[int, int] = {}
-        """Of the next plan: place and block."""
-        self._loads: list[tuple[int, int]] = []
+        """Places by request id, each held."""
 
     def evict(self, sequence: Sequence) -> int:
         num_kept = min(sequence.num_computed, len(sequence.token_ids) - 1)
         num_blocks = blocks_for(num_kept, self._block_size)
         if not self._is_quicker(num_kept, num_blocks):
             return 0
-        places = self.places.take(num_blocks)
+        places = self._take(sequence, num_blocks)
         if not places:
             return 0
         self._kept[sequence.request_id] = places
-        self._saves.update(zip(places, sequence.blocks, strict=False))
         self.num_swaps += 1
         return num_kept
 
     def restore(self, sequence: Sequence) -> None:
         places = self._kept.pop(sequence.request_id, [])
         num_shared = sequence.prefix.num_stored  # they hold what was kept, and nobody writes to them
-        self._loads += zip(places[num_shared:], sequence.blocks[num_shared:], strict=False)
-        self.places.give_back(places)  # to saves of later plans only: see the class
+        for place, block in zip(places[num_shared:], sequence.blocks[num_shared:], strict=False):
+            self._host.load(place, block)
+        self._host.pool.give_back(places)
 
     def discard(self, sequence: Sequence) -> None:
         places = self._kept.pop(sequence.request_id, [])
-        self.places.give_back(places)
-        for place in places:
-            self._saves.pop(place, None)
-
-    def copies(self) -> BlockCopies:
-        saves, loads = self._saves, self._loads
-        self._saves, self._loads = {}, []
-        return BlockCopies(
-            list(saves.values()), list(saves), [place for place, _ in loads], [block for _, block in loads]
-        )
+        self._host.unsave(places)
+        self._host.pool.give_back(places)
 
     def gauges(self) -> dict[str, float]:
-        return {
-            "swaps_total": self.num_swaps,
-            "host_blocks": self.places.num_blocks,
-            "host_blocks_used": self.places.num_owned,
-        }
+        return {"swaps_total": self.num_swaps}
+
+    def _take(self, sequence: Sequence, num_blocks: int) -> list[int] | None:
+        """Places for its first blocks: those that have the content, and others that it is saved to."""
+        pool, entries = self._host.pool, sequence.prefix.entries[:num_blocks]
+        places = [each.place for each in entries] + [NOWHERE] * (num_blocks - len(entries))
+        pool.share([place for place in places if place != NOWHERE])
+        taken = pool.take(places.count(NOWHERE))
+        if taken is None:
+            pool.give_back([place for place in places if place != NOWHERE])
+            return None
+        for index, place in enumerate(places):
+            if place == NOWHERE:
+                places[index] = place = taken.pop()
+                self._host.save(sequence.blocks[index], place)
+                if self._host.is_tier and index < len(entries):
+                    self._host.assign(entries[index], place)
+        return places
 
     def _is_quicker(self, num_tokens: int, num_blocks: int) -> bool:
         compute_ns = num_tokens * self._cost.coefficients.per_prefill_token

@@ -7,6 +7,7 @@ Name(parts) and returns an Order. A predictor of your own: `length_predictor`, l
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pipeline.core.host_places import HostPlaces
 from pipeline.core.import_path import resolve
 from pipeline.core.length_prediction import JudgedLengths, LengthPredictor, QuantileLengths
 from pipeline.core.policies.batching import Continuous, Gather, Static
@@ -87,7 +88,8 @@ def make_policies(options: SchedulingOptions, device: DeviceReady) -> Policies:
     parts = Parts(options, device)
     order: Order = _make("policy", options.policy, ORDERS, Order, parts)
     budget = _budget(parts)
-    eviction: Eviction = Swap(device, parts.cost) if device.num_host_blocks else Recompute()
+    host = HostPlaces(device)
+    eviction: Eviction = Swap(device, host, parts.cost) if device.num_host_blocks else Recompute()
     predictor = _make("length_predictor", options.length_predictor, PREDICTORS, LengthPredictor, parts)
     return Policies(
         order=order,
@@ -99,6 +101,7 @@ def make_policies(options: SchedulingOptions, device: DeviceReady) -> Policies:
         retentions=Retentions(device, options.kv_eviction, options.kv_budget, options.kv_sinks),
         shedding=Shedding(_limits(options, order)),
         lengths=JudgedLengths(predictor),
+        host=host,
         cost=parts.asked_cost,
     )
 

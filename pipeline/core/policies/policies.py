@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from pipeline.core.host_places import HostPlaces
 from pipeline.core.length_prediction import JudgedLengths
 from pipeline.core.policies.bypass import Bypass
 from pipeline.core.policies.contracts import Batching, Eviction, Order, PrefillBudget
@@ -24,6 +25,8 @@ class Policies:
     retentions: Retentions
     shedding: Shedding
     lengths: JudgedLengths
+    host: HostPlaces
+    """What eviction and the prefix cache copy to and from; it may have no place."""
     cost: StepCost | None
     """Is told of every step; None where no policy asks what steps cost."""
 
@@ -35,4 +38,5 @@ class Policies:
             "predicted_lengths_total": self.lengths.num_judged,
             "predicted_length_error_tokens_total": self.lengths.error_tokens,
             **self.eviction.gauges(),
+            **self.host.gauges(),
         }

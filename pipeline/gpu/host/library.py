@@ -170,6 +170,8 @@ class HostLibrary:
         assert list(sizes) == [sizeof(struct) for struct in _STRUCTS], "library.py and kernels/ disagree"
         self.isa_name: str = self.isa().decode()
         """avx512, avx2 or portable."""
+        self.name = path.name
+        """Stands for all that it was made of; see build."""
 
     def __getattr__(self, name: str) -> "ctypes._NamedFuncPointer":
         raise AttributeError(name)  # here for the type checker: __init__ sets every one of _FUNCTIONS

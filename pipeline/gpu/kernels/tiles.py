@@ -132,9 +132,9 @@ class _Rows:
         )
 
     def within(self, window: int) -> "_Rows":
-        """The same rows in a layer with a window of its own."""
+        """The same rows in a layer with a window of its own: no more of the latest than the row sees."""
         shape = self.sinks.shape
-        return replace(self, sinks=np.zeros(shape, np.int64), windows=np.full(shape, window))
+        return replace(self, sinks=np.zeros(shape, np.int64), windows=np.minimum(self.windows, window))
 
     def sees_tile(self, tile: Ints, row: Ints | int, first_query: Ints | int) -> npt.NDArray[np.bool_]:
         """Whether the row's queries from entry first_query on see anything of the tile, up to their own."""

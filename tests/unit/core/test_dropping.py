@@ -64,7 +64,7 @@ def test_heavy_hitters_ask_once_and_wait_where_they_have_no_room() -> None:
     assert w.add(request(0, prompt=200, max_tokens=5, **HEAVY)) is None
     first = taken(w.plan(1))
     (question,) = first.questions
-    assert first.num_tokens == [48] and question.num_victims == 6
+    assert first.num_tokens == [48] and question.num_drops == 6
     assert (question.row, question.first_col, question.end_col) == (0, 1, 10)
     assert w.plan(2) is None, "there is no room before the device has answered"
     w.apply(sampled(first, 3), 3)

@@ -145,7 +145,7 @@ def test_behind_a_hole_nothing_is_found() -> None:
     ask(w, 0, TEXT)
     prefixes = w.core.residents.prefixes
     assert isinstance(prefixes, PrefixCache)
-    first = next(iter(prefixes._links))
+    first = next(iter(prefixes._on_device))
     prefixes.forget(first)
     w.core.pool._is_kept[first] = 0
     w.add(asking(1, TEXT))

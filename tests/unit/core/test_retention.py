@@ -92,9 +92,9 @@ def test_no_query_misses_what_it_is_promised(num_entries: int) -> None:
 
 
 @pytest.mark.parametrize("num_entries", range(80))
-def test_victims_are_neither_sinks_nor_recent_and_there_are_enough(num_entries: int) -> None:
+def test_what_may_go_is_neither_sinks_nor_recent_and_there_is_enough(num_entries: int) -> None:
     kept = HeavyHitter(block_size=4, num_sinks=8, budget=24, max_blocks=12)
-    num, columns = kept.num_victims(num_entries), kept.candidates(num_entries)
+    num, columns = kept.num_drops(num_entries), kept.candidates(num_entries)
     assert num_entries - 4 * num <= 24 < num_entries - 4 * (num - 1) if num else num_entries <= 24
     if num:
         assert len(columns) >= num and columns.start == 2 and 4 * columns.stop <= num_entries - 8

@@ -152,6 +152,7 @@ def test_answers_of_another_length_are_said(world: World, capsys: pytest.Capture
         ("[a]\ncommand = 'serve'", "needs {port}"),
         ("[a]\ncommand = 'serve \"{port}'", "No closing quotation"),
         ("[a]\ncommand = '{port}'\nport = 1", "unknown field `port`"),
+        ("[a]\ncommand = '$NOBODY_SETS_THIS {port}'", "NOBODY_SETS_THIS is not set"),
         ("['a/b']\ncommand = '{port}'", "letters, digits"),
     ],
 )

@@ -91,7 +91,8 @@ inline void write_bf16(const KvShape& shape, const float* k, const float* v, int
 }
 
 // One token's keys and values [num_kv_heads][head_dim] into its slot.
-inline void write_kv(const float* k, const float* v, const KvShape& shape, int64_t slot, uint8_t* keys, uint8_t* values) {
+inline void write_kv(const float* k, const float* v, const KvShape& shape, int64_t slot, uint8_t* keys,
+                     uint8_t* values) {
     const auto write = shape.code == Code::BF16 ? write_bf16 : write_coded;
     for (int h = 0; h < shape.num_kv_heads; ++h, k += shape.head_dim, v += shape.head_dim) {
         const int64_t strip = shape.strip(slot / shape.block_size, h, int(slot % shape.block_size) / STRIP);

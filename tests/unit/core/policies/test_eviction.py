@@ -1,6 +1,7 @@
 """Swap: when KV is kept, where, and how it gets back."""
 
-from pipeline.core.policies.eviction import BlockCopies, Recompute, Swap
+from pipeline.core.host_places import BlockCopies, HostPlaces
+from pipeline.core.policies.eviction import Recompute, Swap
 from pipeline.core.step_cost import StepCost
 from pipeline.messages import DeviceReady, FinishReason
 from tests.scheduler_world import World, request, scheduler
@@ -38,10 +39,11 @@ def test_what_is_kept_is_not_computed_again() -> None:
     kept.run()
     assert again.core.num_preemptions == kept.core.num_preemptions == eviction(kept).num_swaps == 1
     assert num_tokens(again) - num_tokens(kept) == 12
-    assert kept.core.policies.eviction.gauges() == {
-        "swaps_total": 1,
+    assert kept.core.policies.eviction.gauges() == {"swaps_total": 1}
+    assert kept.core.policies.host.gauges() == {
         "host_blocks": 20,
         "host_blocks_used": 0,
+        "host_blocks_cached": 0,
     }
 
 
@@ -70,24 +72,25 @@ def teach(cost: StepCost | None) -> None:
 def test_who_ends_while_he_is_away_leaves_nothing() -> None:
     w = crowded(device())
     until_swapped(w)
-    swap = eviction(w)
-    assert swap.places.num_owned == 3
+    places = w.core.policies.host.pool
+    assert places.num_owned == 3
     w.core.cancel(1, FinishReason.CANCELLED)
-    assert swap.places.num_owned == 0
+    assert places.num_owned == 0
     w.run()
-    assert swap.num_swaps == 1
+    assert eviction(w).num_swaps == 1
 
 
 def test_a_place_that_is_given_up_before_the_plan_is_not_saved_to() -> None:
-    swap = Swap(device(), StepCost())
+    host = HostPlaces(device())
+    swap = Swap(device(), host, StepCost())
     w = crowded(device())
     w.step()
     first, second = w.core.residents.running.values()
     assert swap.evict(first) == swap.evict(second) == 8
     swap.discard(first)
-    copies = swap.copies()
+    copies = host.seal(1)
     assert copies.saved_ids == second.blocks[:2] and len(copies.saved_places) == 2
-    assert swap.copies() == NOTHING
+    assert host.seal(2) == NOTHING and host.pool.num_owned == 2
 
 
 def until_swapped(w: World) -> None:

@@ -1,0 +1,229 @@
+// Attention of one tile within one span of its context.
+//
+// Codes are exact in bf16 (codes.h), so products are of codes; a key's scale multiplies its part of the score,
+// and a value's scale its probability.
+#pragma once
+#include <limits>
+#include "attention_tile.h"
+
+// The queries, a layer's cache, and where the result goes.
+struct Operands {
+    const bf16* q;  // [T][num_heads][head_dim]
+    const uint8_t* keys;
+    const uint8_t* values;
+    float* out;  // [T][stride]
+    int64_t stride;
+};
+
+// Attention of a tile within some spans: sum of exp(score - maximum) V, not yet divided by its weight.
+struct Partial {
+    float maximum[TILE_QUERIES];
+    float weight[TILE_QUERIES];  // 0: the query sees none of them
+    float out[TILE_QUERIES * MAX_HEAD_DIM];  // [query][head_dim]
+
+    void clear(int size, int head_dim) {
+        std::fill_n(maximum, size, -std::numeric_limits<float>::infinity());
+        std::fill_n(weight, size, 0.f);
+        std::fill_n(out, size * head_dim, 0.f);
+    }
+};
+
+// How much of a span's weight each of its strips has.
+struct StripWeights {
+    float maximum[TILE_QUERIES];
+    float weight[TILE_QUERIES][STRIPS];
+};
+
+// One span of one tile: the strips of it that are seen, and the work area.
+struct Span {
+    const KvShape& shape;
+    int num_strips = 0;
+    int begins[STRIPS];      // positions
+    int64_t strips[STRIPS];  // in the cache
+    float scores[TILE_QUERIES][SPAN];  // of quantised caches then exp(score - maximum)
+    bf16 probs[TILE_QUERIES][SPAN];
+
+    Span(const Tile& tile, Sight seen, const KvShape& kv, int number) : shape(kv) {
+        const int end = std::min(tile.last_limit(), (number + 1) * SPAN);
+        for (int at = number * SPAN; at < end; at += STRIP) {
+            if (!tile.meets(seen, at, at + STRIP)) continue;
+            begins[num_strips] = at;
+            strips[num_strips++] = kv.strip(tile.blocks[at / kv.block_size], tile.kv_head, at % kv.block_size / STRIP);
+        }
+    }
+};
+
+// Into the second-level cache. Strips lie scattered, too short for the CPU to foresee: without this, attention
+// of 64 rows takes 1.6 times as long.
+template <int BYTES>
+void fetch(const uint8_t* p) {
+    __builtin_prefetch(p, 0, 2);
+    if constexpr (BYTES > 64) __builtin_prefetch(p + 64, 0, 2);
+}
+
+constexpr int STRIPS_AHEAD = 3;
+
+template <Code C, int R>
+void score(Span& span, const bf16* q, const uint8_t* keys, const uint8_t* values) {  // q [R][head_dim]
+    constexpr int STEP = int(bytes_of(C, 4 * STRIP));
+    const int head_dim = span.shape.head_dim, width = scale_width(C, head_dim);
+    for (int i = 0; i < span.num_strips; ++i) {
+        const uint8_t* k = keys + span.strips[i];
+        const uint8_t* later = keys + span.strips[std::min(i + STRIPS_AHEAD, span.num_strips - 1)];
+        const uint8_t* v = values + span.strips[i];
+        const bf16* scales = scales_of(k, span.shape);
+        Floats total[R];
+        for (int r = 0; r < R; ++r) total[r] = zero();
+        for (int begin = 0; begin < head_dim; begin += width, scales += STRIP) {
+            Floats even[R], odd[R];
+            for (int r = 0; r < R; ++r) even[r] = odd[r] = zero();
+            const int end = std::min(begin + width, head_dim);
+            for (int d = begin; d < end; d += 4, k += STEP, later += STEP, v += STEP) {
+                fetch<STEP>(later);
+                fetch<STEP>(v);
+                const Two pairs = load_two<C>(k);
+#pragma GCC unroll 8
+                for (int r = 0; r < R; ++r) {
+                    even[r] = dot2(even[r], pairs.first, q + r * head_dim + d);
+                    odd[r] = dot2(odd[r], pairs.second, q + r * head_dim + d + 2);
+                }
+            }
+            for (int r = 0; r < R; ++r) {
+                const Floats sum = add(even[r], odd[r]);
+                total[r] = C == Code::BF16 ? sum : fma(sum, load_bf16(scales), total[r]);
+            }
+        }
+        for (int r = 0; r < R; ++r) store(span.scores[r] + i * STRIP, total[r]);
+    }
+}
+
+// x -> most * tanh(scale * x / most), of the scores of one query.
+inline void cap_scores(Span& span, int query, float scale, float most) {
+    for (int i = 0; i < span.num_strips; ++i) {
+        float* scores = span.scores[query] + i * STRIP;
+        const Floats e = exp(mul(load(scores), splat(2.f * scale / most)));
+        store(scores, mul(splat(most), sub(splat(1.f), div(splat(2.f), add(e, splat(1.f))))));
+    }
+}
+
+// Scores of one query to probabilities, up to their common weight; what it does not see becomes 0.
+template <Code C>
+void soften(Span& span, float scale, Sight seen, int query, int limit, Partial& partial, StripWeights* kept) {
+    const Floats lowest = splat(-std::numeric_limits<float>::infinity());
+    float* scores = span.scores[query];
+    uint32_t lanes[STRIPS];
+    for (int i = 0; i < span.num_strips; ++i) lanes[i] = seen.lanes(limit, span.begins[i]);
+    Floats most = lowest;
+    for (int i = 0; i < span.num_strips; ++i) {
+        const Floats x = where(lanes[i], mul(load(scores + i * STRIP), splat(scale)), lowest);
+        store(scores + i * STRIP, x);
+        most = max(most, x);
+    }
+    partial.maximum[query] = max(most);
+    const Floats maximum = splat(partial.maximum[query]);
+    Floats weight = zero();
+    for (int i = 0; i < span.num_strips; ++i) {
+        const Floats x = exp(sub(load(scores + i * STRIP), maximum));
+        const Floats p = where(lanes[i], x, zero());
+        weight = add(weight, p);
+        if (kept) kept->weight[query][span.begins[i] % SPAN / STRIP] = sum(p);
+        if constexpr (C == Code::BF16) store_bf16(span.probs[query] + i * STRIP, p);
+        else store(scores + i * STRIP, p);
+    }
+    partial.weight[query] = sum(weight);
+    if (kept) kept->maximum[query] = partial.maximum[query];
+}
+
+// Probabilities of a quantised cache, times the scales of values of group `number`.
+template <int R>
+void weigh(Span& span, const uint8_t* values, int number) {
+    for (int i = 0; i < span.num_strips; ++i) {
+        const Floats scales = load_bf16(scales_of(values + span.strips[i], span.shape) + number * STRIP);
+        for (int r = 0; r < R; ++r) {
+            store_bf16(span.probs[r] + i * STRIP, mul(load(span.scores[r] + i * STRIP), scales));
+        }
+    }
+}
+
+template <Code C, int COUNT>
+void load_columns(const uint8_t* v, Packed* columns) {
+    if constexpr (COUNT == 1) {
+        columns[0] = load_one<C>(v);
+    } else {
+        for (int c = 0; c < COUNT; c += 2) {
+            const Two two = load_two<C>(v + bytes_of(C, c * 2 * LANES));
+            columns[c] = two.first;
+            columns[c + 1] = two.second;
+        }
+    }
+}
+
+template <Code C, int R, int COLUMNS>
+void mix_columns(const Span& span, const uint8_t* values, int column, float* out) {  // COLUMNS * LANES of them
+    const int head_dim = span.shape.head_dim;
+    Floats sums[R][COLUMNS];
+    for (int r = 0; r < R; ++r) for (int c = 0; c < COLUMNS; ++c) sums[r][c] = zero();
+    for (int i = 0; i < span.num_strips; ++i) {
+        const uint8_t* v = values + span.strips[i] + bytes_of(C, column * 2);
+        for (int t = 0; t < STRIP; t += 2, v += bytes_of(C, 2 * head_dim)) {
+            Packed pairs[COLUMNS];
+            load_columns<C, COLUMNS>(v, pairs);
+#pragma GCC unroll 8
+            for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+                for (int c = 0; c < COLUMNS; ++c) {
+                    sums[r][c] = dot2(sums[r][c], pairs[c], span.probs[r] + i * STRIP + t);
+                }
+            }
+        }
+    }
+    for (int r = 0; r < R; ++r) {
+        for (int c = 0; c < COLUMNS; ++c) store(out + r * head_dim + column + c * LANES, sums[r][c]);
+    }
+}
+
+template <Code C, int R>
+void mix(Span& span, const uint8_t* values, float* out) {
+    // accumulators that fit the registers, and no more than share a scale
+    constexpr int WIDE = C == Code::INT4 || R > (C == Code::BF16 ? 6 : 4) ? 2 : 4;
+    const int head_dim = span.shape.head_dim, width = scale_width(C, head_dim);
+    for (int begin = 0; begin < head_dim; begin += width) {
+        const int end = std::min(begin + width, head_dim);
+        if constexpr (C != Code::BF16) weigh<R>(span, values, begin / width);
+        int column = begin;
+        for (; column + WIDE * LANES <= end; column += WIDE * LANES) mix_columns<C, R, WIDE>(span, values, column, out);
+        for (; column < end; column += LANES) mix_columns<C, R, 1>(span, values, column, out);
+    }
+}
+
+template <Code C, int R>
+void attend_span(const Tile& tile, Sight seen, const Heads& heads, int number, const bf16* q, const Operands& x,
+                 Partial& partial, StripWeights* kept) {
+    Span span(tile, seen, heads.kv, number);
+    if (kept) std::fill_n(kept->weight[0], TILE_QUERIES * STRIPS, 0.f);
+    score<C, R>(span, q, x.keys, x.values);
+    for (int r = 0; r < R; ++r) {
+        if (heads.soft_cap) cap_scores(span, r, heads.scale, heads.soft_cap);
+        soften<C>(span, heads.soft_cap ? 1.f : heads.scale, seen, r, tile.limit_of(r), partial, kept);
+    }
+    mix<C, R>(span, x.values, partial.out);
+}
+
+using AttendSpan = decltype(&attend_span<Code::BF16, 1>);
+
+template <Code C>
+AttendSpan attend_span_by(int size) {
+    static constexpr AttendSpan BY_SIZE[TILE_QUERIES] = {
+        attend_span<C, 1>, attend_span<C, 2>, attend_span<C, 3>, attend_span<C, 4>,
+        attend_span<C, 5>, attend_span<C, 6>, attend_span<C, 7>, attend_span<C, 8>};
+    return BY_SIZE[size - 1];
+}
+
+inline AttendSpan attend_span_by(Code code, int size) {
+    switch (code) {
+        case Code::INT8: return attend_span_by<Code::INT8>(size);
+        case Code::FP8: return attend_span_by<Code::FP8>(size);
+        case Code::INT4: return attend_span_by<Code::INT4>(size);
+        default: return attend_span_by<Code::BF16>(size);
+    }
+}
