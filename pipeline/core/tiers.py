@@ -1,8 +1,8 @@
 """Tiers: prefix blocks that the device has no room for go to host memory, from there to disk, and back.
 
-device -> host: a save of the plan that takes the block. Once the device is full, blocks are saved before they
-are taken, oldest first, so that taking costs nothing. host -> device: loads of the plan that admits who asks
-for them. What a plan copies is bounded: saves take 1 ms or a tenth of the step, whichever is more, and a
+device -> host: a save of the plan that takes the block. Once the device is half full, blocks are saved before
+they are taken, oldest first, so that taking costs nothing. host -> device: loads of the plan that admits who
+asks for them. What a plan copies is bounded: saves take 1 ms or a tenth of the step, whichever is more, and a
 block past that is forgotten; loads take no longer than a step full of prefill, and what comes behind is
 computed.
 
@@ -24,6 +24,8 @@ MAX_SAVE_NS = 1_000_000
 """A plan's saves take so long, or"""
 MAX_SAVE_SHARE = 0.1
 """so much of its step."""
+AHEAD_SHARE = 2
+"""Blocks are saved before they are taken once half of the device's hold prefixes."""
 UNMEASURED_BLOCKS = 32
 """Copied by one plan where nobody knows what a copy takes."""
 
@@ -44,7 +46,8 @@ class Tiers:
         self.shelves = Shelves(device, host)
         self._device = device
         self._cost = cost
-        self._is_saving_ahead = self.shelves.keeps
+        self._num_on_device = 0
+        """Entries."""
         self._fresh: list[Entry] = []
         """Filled by the step that is being planned: not there before it."""
         self._unsaved: dict[Entry, None] = {}
@@ -70,14 +73,15 @@ class Tiers:
 
     def stored(self, entry: Entry) -> None:
         """It has come to the device, or will by the plan under way."""
+        self._num_on_device += 1
         if self.host.pool.num_blocks:
             self._fresh.append(entry)
 
     def taken(self, entry: Entry, block: int) -> None:
         """Its block will be written to."""
+        self._num_on_device -= 1
         if not self.host.pool.num_blocks:
             return
-        self._is_saving_ahead = True
         self._unsaved.pop(entry, None)
         if entry.place == NOWHERE and not self._save(entry, block):
             self.num_dropped += 1
@@ -88,7 +92,8 @@ class Tiers:
             return
         step_ns = self._cost.predict_ns(num_prefill_tokens, num_decode_tokens, num_kv_tokens)
         self._saves_left += max(0, self._copies_within(MAX_SAVE_SHARE * step_ns) - self._base_saves)
-        while self._is_saving_ahead and self._unsaved and self._saves_left:
+        is_ahead = self.shelves.keeps or self._num_on_device * AHEAD_SHARE >= self._device.num_blocks
+        while is_ahead and self._unsaved and self._saves_left:
             entry = next(iter(self._unsaved))
             del self._unsaved[entry]
             if entry.place == NOWHERE and not self._save(entry, entry.block):
@@ -123,6 +128,7 @@ class Tiers:
     def load(self, entry: Entry) -> None:
         """Into its block; what is in its place stays."""
         self.num_loaded += 1
+        self._num_on_device += 1
         self.num_disk_hits += entry.is_from_disk
         entry.is_from_disk = False
         self.host.load(entry.place, entry.block)

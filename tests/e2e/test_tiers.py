@@ -107,17 +107,17 @@ def test_what_does_not_go_together_is_refused(toml: str, fault: str) -> None:
         assemble.check(configuration.loads(toml, "my.toml"))
 
 
-LONG = "It was the best of times, it was the worst of times, it was the age of wisdom. " * 8
-OTHERS = [f"{k} " * 150 for k in range(3)]
+LONG = "It was the best of times, it was the worst of times, it was the age of wisdom. " * 4
+OTHERS = [f"{k} " * 50 for k in range(3)]
 SOME: list[dict[str, Any]] = [{"temperature": 0}, {"temperature": 0.8, "seed": 3}]
 
 
 async def answers(server: Server, session: aiohttp.ClientSession) -> list[tuple[str, int]]:
     """The long one greedy and seeded, what pushes it out, and the long one again."""
     asked: list[tuple[str, int]] = []
-    for prompt in (LONG, *OTHERS, LONG, *OTHERS, LONG):
+    for prompt in (LONG, *OTHERS, LONG):
         for more in SOME:
-            asked.append(await ask(session, server, prompt, max_tokens=6, **more))  # noqa: PERF401
+            asked.append(await ask(session, server, prompt, max_tokens=4, **more))  # noqa: PERF401
     return asked
 
 
@@ -125,45 +125,43 @@ def served(card: ModelCard, device: str) -> tuple[list[str], list[int], dict[str
     """Texts, cached tokens, figures of one life of a server."""
 
     async def main() -> tuple[list[str], list[int], dict[str, float]]:
-        toml = f'[device]\ndevice = "cpu"\nmax_model_len = 512\nnum_blocks = 40\n{device}'
-        async with serving(card, toml=toml) as server, aiohttp.ClientSession() as session:
-            asked = await answers(server, session)
+        toml = f'[device]\ndevice = "cpu"\nmax_model_len = 160\nnum_blocks = 16\n{device}'
+        async with serving(card, toml=toml) as server:
+            async with aiohttp.ClientSession() as session:
+                asked, page = await answers(server, session), await scrape(session, server)
             await server.rest()
-            page = await scrape(session, server)
             names = ("host_loaded_blocks", "disk_fetched_blocks", "disk_corrupt_blocks")
-            figures = {name: page.total(f"stageline_{name}_total") for name in names if "disk_kv" in device}
+            figures = {n: page.total(f"stageline_{n}_total") for n in names if "disk_kv" in device}
             return [text for text, _ in asked], [cached for _, cached in asked], figures
 
     return asyncio.run(main())
 
 
 def disk(path: Path, more: str = "") -> str:
-    return f'host_kv_memory = "24MiB"\ndisk_kv = "{path}"\ndisk_kv_memory = "200MiB"\n{more}'
+    return f'host_kv_memory = "5MiB"\ndisk_kv = "{path}"\ndisk_kv_memory = "200MiB"\n{more}'
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("backend", ["host", "torch"])
+@pytest.mark.parametrize("backend", ["host", pytest.param("torch", marks=pytest.mark.nightly)])
 def test_the_real_model_says_the_same_with_tiers_and_after_a_restart(
     model_card: ModelCard, tmp_path: Path, backend: str
 ) -> None:
     path, setting = tmp_path / "kv", f'backend = "{backend}"\n'
     alone, _, _ = served(model_card, setting)
     in_host, cached, _ = served(model_card, setting + 'host_kv_memory = "200MiB"')
-    assert in_host == alone and cached[8] > 100
+    assert in_host == alone and cached[8] > 40
     keeps = setting + disk(path, "disk_kv_keep = true")
     on_disk, cached, figures = served(model_card, keeps)
     assert on_disk == alone and cached[0] == 0 < cached[8]
     assert path.stat().st_mode & 0o777 == 0o600 and path.read_bytes().startswith(MAGIC)
     again, cached, figures = served(model_card, keeps)
-    assert again == alone and cached[0] > 100
+    assert again == alone and cached[0] > 40
     assert figures["disk_fetched_blocks"] > 0 == figures["disk_corrupt_blocks"]
     flip_first_content(path)
     flipped, cached, figures = served(model_card, keeps)
     assert flipped == alone and figures["disk_corrupt_blocks"] == 1
-    other, cached, _ = served(model_card, setting + 'kv_dtype = "int8"\n' + disk(path, "disk_kv_keep = true"))
-    assert cached[0] == 0 and len(other) == len(alone)
-    served_once, cached, _ = served(model_card, setting + disk(path))
-    assert served_once == alone and cached[0] == 0 and not path.exists()
+    other, cached, _ = served(model_card, 'kv_dtype = "int8"\n' + keeps)
+    assert cached[0] == 0 < cached[8] and len(other) == len(alone)
 
 
 def flip_first_content(path: Path) -> None:
