@@ -15,7 +15,7 @@ from pipeline.checkpoint.card import Architecture, ModelCard
 from pipeline.checkpoint.model import weights_id
 from pipeline.errors import ConfigError
 from pipeline.gpu.api import LayerKv, Model
-from pipeline.gpu.backends import open_model
+from pipeline.gpu.backends import Opened, open_model
 from pipeline.gpu.blocks import Weight
 from pipeline.gpu.disk_file import DiskFile
 from pipeline.gpu.disk_kv import DiskKv, open_disk_file
@@ -169,64 +169,90 @@ def build_runner(
         torch.set_num_threads(options.num_threads)
     dtype = torch.float32 if options.dtype == "float32" else torch.bfloat16
     opened = open_model(architecture, weights, options, dtype, device, evidence)
-
-    def new_op() -> SamplingOp:
-        op = sampling_op()
-        is_built_in = type(op) is SamplingOp  # a subclass filters in its own way
-        return opened.sampler if opened.sampler is not None and is_built_in else op
-
-    max_blocks = -(-max_model_len // options.block_size)
-    bytes_a_block = block_bytes(architecture, options.block_size, opened.kv_dtype)
-
-    def new_cache(num_blocks: int) -> list[LayerKv]:
-        return new_kv_cache(architecture, opened.layout, num_blocks, options.block_size, device)
-
-    def runner_over(kv_cache: list[LayerKv], num_blocks: int, num_host_blocks: int = 0) -> Runner:
-        host_kv = HostKv(kv_cache, opened.layout.kv_block_dim, num_host_blocks)
-        return Runner(
-            opened.model,
-            kv_cache,
-            host_kv,
-            lambda: SlotTable(options.max_num_seqs, max_blocks, options.block_size, device),
-            new_op,
-            DeviceReady(
-                num_blocks,
-                options.block_size,
-                options.max_num_seqs,
-                options.max_num_batched_tokens,
-                device.type,
-                num_host_blocks,
-                host_kv.measure_sync(clock),
-                bytes_a_block,
-            ),
-            clock,
-        )
-
-    def step_bytes(num_blocks: int) -> int:
-        shape = Shape(options.max_num_seqs, options.max_num_batched_tokens, max_model_len, options.block_size)
-        rehearsal = Rehearsal(shape, num_blocks * options.block_size, opened.grows_by_context)
-        kv_cache = new_cache(rehearsal.num_blocks)
-        for kv in kv_cache:  # memory counts from its first use on, and is not to count as the step's
-            kv.k.zero_()
-            kv.v.zero_()
-        return num_workers * rehearsal.step_bytes(runner_over(kv_cache, rehearsal.num_blocks).launch, device)
-
-    num_blocks = measure_blocks(options, device, bytes_a_block, options.max_num_seqs * max_blocks, step_bytes)
+    parts = _Parts(architecture, options, opened, device, max_model_len, sampling_op, clock)
+    num_blocks = measure_blocks(
+        options,
+        device,
+        parts.block_bytes,
+        options.max_num_seqs * parts.max_blocks,
+        lambda most_blocks: num_workers * parts.step_bytes(most_blocks),
+    )
     log_size(num_blocks, options.block_size, token_bytes(architecture, opened.kv_dtype), opened.kv_dtype)
-    num_host_blocks = count_host_blocks(options.host_kv_memory, bytes_a_block, free_host_bytes())
-    runner = runner_over(new_cache(num_blocks), num_blocks, num_host_blocks)
+    num_host_blocks = count_host_blocks(options.host_kv_memory, parts.block_bytes, free_host_bytes())
+    runner = parts.runner(parts.new_cache(num_blocks), num_blocks, num_host_blocks)
     if options.disk_kv is not None and num_host_blocks:
-        parts = (
-            model_id,
-            opened.arithmetic,
-            opened.kv_dtype,
-            options.block_size,
-            type(opened.layout).__name__,
-        )
-        file = open_disk_file(options, "\n".join(map(str, parts)), bytes_a_block)
+        file = open_disk_file(options, parts.kv_id(model_id), parts.block_bytes)
         if file is not None:
             runner.add_disk(file, keeps=options.disk_kv_keep)
     return runner
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What runners are made of: one to rehearse, over a few blocks, and the one that serves."""
+
+    architecture: Architecture
+    options: RunnerOptions
+    opened: Opened
+    device: torch.device
+    max_model_len: int
+    sampling_op: Callable[[], SamplingOp]
+    clock: Clock
+
+    @property
+    def max_blocks(self) -> int:
+        """Of a sequence."""
+        return -(-self.max_model_len // self.options.block_size)
+
+    @property
+    def block_bytes(self) -> int:
+        return block_bytes(self.architecture, self.options.block_size, self.opened.kv_dtype)
+
+    def kv_id(self, model_id: str) -> str:
+        """Stands for all that the content of a block depends on beside its tokens."""
+        opened, options = self.opened, self.options
+        layout = type(opened.layout).__name__
+        return "\n".join([model_id, opened.arithmetic, opened.kv_dtype, str(options.block_size), layout])
+
+    def new_cache(self, num_blocks: int) -> list[LayerKv]:
+        block_size = self.options.block_size
+        return new_kv_cache(self.architecture, self.opened.layout, num_blocks, block_size, self.device)
+
+    def runner(self, kv_cache: list[LayerKv], num_blocks: int, num_host_blocks: int = 0) -> Runner:
+        options, host_kv = self.options, HostKv(kv_cache, self.opened.layout.kv_block_dim, num_host_blocks)
+        ready = DeviceReady(
+            num_blocks,
+            options.block_size,
+            options.max_num_seqs,
+            options.max_num_batched_tokens,
+            self.device.type,
+            num_host_blocks,
+            host_kv.measure_sync(self.clock),
+            self.block_bytes,
+        )
+        parts = (self._new_slots, self._new_op, ready, self.clock)
+        return Runner(self.opened.model, kv_cache, host_kv, *parts)
+
+    def step_bytes(self, num_blocks: int) -> int:
+        """What the largest step takes beside a cache of so many blocks at most."""
+        options = self.options
+        sizes = (options.max_num_seqs, options.max_num_batched_tokens, self.max_model_len, options.block_size)
+        num_tokens = num_blocks * options.block_size
+        rehearsal = Rehearsal(Shape(*sizes), num_tokens, self.opened.grows_by_context)
+        kv_cache = self.new_cache(rehearsal.num_blocks)
+        for kv in kv_cache:  # memory counts from its first use on, and is not to count as the step's
+            kv.k.zero_()
+            kv.v.zero_()
+        return rehearsal.step_bytes(self.runner(kv_cache, rehearsal.num_blocks).launch, self.device)
+
+    def _new_slots(self) -> SlotTable:
+        options = self.options
+        return SlotTable(options.max_num_seqs, self.max_blocks, options.block_size, self.device)
+
+    def _new_op(self) -> SamplingOp:
+        op, faster = self.sampling_op(), self.opened.sampler
+        is_built_in = type(op) is SamplingOp  # a subclass filters in its own way
+        return faster if faster is not None and is_built_in else op
 
 
 def _max_model_len(architecture: Architecture, options: RunnerOptions) -> int:

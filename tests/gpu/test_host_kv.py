@@ -120,10 +120,10 @@ def finish(driver: Driver, sequences: list[Sequence]) -> None:
 
 def test_the_size_is_bytes_or_a_size_and_not_more_than_there_is() -> None:
     bytes_a_block = block_bytes(TINY, 16, "fp32")
-    assert count_host_blocks(0, bytes_a_block) == 0
-    assert count_host_blocks(3 * bytes_a_block + 1, bytes_a_block) == 3
-    assert count_host_blocks("1MiB", bytes_a_block) == (1 << 20) // bytes_a_block
+    assert count_host_blocks(0, bytes_a_block, 10**9) == 0
+    assert count_host_blocks(3 * bytes_a_block + 1, bytes_a_block, 10**9) == 3
+    assert count_host_blocks("1MiB", bytes_a_block, 10**9) == (1 << 20) // bytes_a_block
     with pytest.raises(ConfigError, match="is not a size: give bytes, 0 for none"):
-        count_host_blocks("much", bytes_a_block)
+        count_host_blocks("much", bytes_a_block, 10**9)
     with pytest.raises(ConfigError, match=r"host_kv_memory = .* is more than is available"):
-        count_host_blocks("900000GiB", bytes_a_block)
+        count_host_blocks("900000GiB", bytes_a_block, 10**9)

@@ -19,7 +19,8 @@ OPTIONS = RunnerOptions(device="cpu", num_blocks=20, max_num_seqs=4)
 
 def test_capacity_is_what_was_asked_for() -> None:
     options = msgspec.structs.replace(OPTIONS, block_size=32, max_num_batched_tokens=100)
-    assert build_runner(TINY, random_tensors(TINY), options).capacity == DeviceReady(20, 32, 4, 100, "cpu")
+    ready = DeviceReady(20, 32, 4, 100, "cpu", block_bytes=block_bytes(TINY, 32, "bf16"))
+    assert build_runner(TINY, random_tensors(TINY), options).capacity == ready
 
 
 def test_blocks_are_sized_by_memory_and_bounded_by_use() -> None:
