@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import structlog
 import torch
+from gguf import GGMLQuantizationType
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
@@ -91,6 +92,15 @@ def test_auto_goes_by_the_evidence_and_says_so(evidence: dict[str, Evidence], we
         build_runner(TINY, random_tensors(TINY), options, evidence=evidence)
     assert [line["weights"] for line in lines if "weights" in line] == [weights]
     assert ("int8" if evidence else "bf16") in lines[0]["event"]
+
+
+def test_auto_takes_the_files_own_blocks_before_int8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    card = describe(write_gguf(tmp_path / "tiny.gguf", kind=GGMLQuantizationType.Q4_1), "tiny")
+    evidence = {"int4": replace(GOOD, scheme=BLOCKS_SCHEME), "int8": GOOD}
+    monkeypatch.setattr("pipeline.gpu.runner.find_evidence", lambda card: evidence)
+    with capture_logs() as lines:
+        load_runner(card, RunnerOptions(device="cpu", num_blocks=8)).close()
+    assert [(line["weights"], line["formats"]) for line in lines if "weights" in line] == [("int4", "q4_min")]
 
 
 def test_auto_is_torch_without_a_compiler_whatever_the_evidence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -384,7 +384,7 @@ MACHINES = [*MIXED, *map(split, MIXED)]
 @pytest.mark.parametrize("machine", MACHINES)
 def test_scheduler(machine: type[SchedulerMachine]) -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        machine, settings=settings(max_examples=200, stateful_step_count=50, deadline=None)
+        machine, settings=settings(max_examples=140, stateful_step_count=50, deadline=None)
     )
 
 

@@ -12,7 +12,7 @@ from pipeline.gpu.host.library import HostLibrary
 from pipeline.gpu.kv_dtype import KvDtype
 from tests.gpu.host.attention_cases import MASS_UNITS, Case, Row, Shape, alone, expected, make, run
 
-few = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 BOUND = 1e-2
 """Of a value's error. Probabilities are bf16 when they meet the values: 2^-9 of values of size 1 to 4."""

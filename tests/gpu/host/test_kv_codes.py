@@ -16,7 +16,7 @@ from tests.gpu.host.kernels import Floats
 QUANTISED: tuple[KvDtype, ...] = ("int8", "fp8", "int4")
 LAST_BITS = {"rtol": 3e-7, "atol": 0.0}
 """Of exp(0), by which the entry is weighed and divided; codes differ by far more."""
-few = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def through_the_cache(library: HostLibrary, x: Floats, kv_dtype: KvDtype) -> Tensor:

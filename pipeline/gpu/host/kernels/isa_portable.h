@@ -75,11 +75,15 @@ inline void store_ints(int32_t* p, Floats x) {
     for (int i = 0; i < LANES; ++i) p[i] = int32_t(x.v[i]);
 }
 
-inline Floats load_bf16(const bf16* p) {
-    Floats x;
-    for (int i = 0; i < LANES; ++i) x.v[i] = to_float(p[i]);
-    return x;
+// 16 numbers of 16 bits, each in a lane.
+inline WordLanes load_halves(const void* p) {
+    typedef uint16_t HalfLanes __attribute__((vector_size(32)));
+    HalfLanes x;
+    std::memcpy(&x, p, sizeof x);
+    return __builtin_convertvector(x, WordLanes);
 }
+
+inline Floats load_bf16(const bf16* p) { return {(FloatLanes)(load_halves(p) << 16)}; }
 
 inline void store_bf16(bf16* p, Floats x) {
     for (int i = 0; i < LANES; ++i) p[i] = to_bf16(x.v[i]);

@@ -10,17 +10,11 @@ WordLanes magnitudes(WordLanes bits) {
     return (WordLanes)((FloatLanes)(bits << 20) * 0x1p120f);  // exponents biased by 7, not 127
 }
 
-// Lanes of two bytes, a code each, to lanes of two bf16.
+// Lanes of two bytes, a code each (the lower is the first), to lanes of two bf16.
 template <Code C>
 Packed widen(WordLanes pairs) {
     const WordLanes first = magnitudes<C>(pairs & 127), second = magnitudes<C>(pairs >> 8 & 127);
     return {first >> 16 | second | (pairs & 0x80) << 8 | (pairs & 0x8000) << 16};
-}
-
-inline WordLanes pairs_of(const uint8_t* p) {
-    WordLanes pairs;
-    for (int i = 0; i < LANES; ++i) pairs[i] = uint32_t(p[2 * i] | p[2 * i + 1] << 8);
-    return pairs;
 }
 
 // INT4: halves of bytes, at the bottom, to bytes with the sign on top.
@@ -34,9 +28,9 @@ Packed load_one(const uint8_t* p) {
     } else if constexpr (C == Code::INT4) {
         uint8_t codes[32];
         for (int i = 0; i < 16; ++i) codes[i] = p[i] & 15, codes[16 + i] = p[i] >> 4;
-        return widen<C>(sign_on_top(pairs_of(codes)));
+        return widen<C>(sign_on_top(load_halves(codes)));
     } else {
-        return widen<C>(pairs_of(p));
+        return widen<C>(load_halves(p));
     }
 }
 
@@ -44,7 +38,7 @@ Packed load_one(const uint8_t* p) {
 template <Code C>
 Two load_two(const uint8_t* p) {
     if constexpr (C == Code::INT4) {
-        const WordLanes bytes = pairs_of(p);
+        const WordLanes bytes = load_halves(p);
         return {widen<C>(sign_on_top(bytes)), widen<C>(sign_on_top(bytes >> 4))};
     } else {
         return {load_one<C>(p), load_one<C>(p + bytes_of(C, 32))};

@@ -9,33 +9,39 @@
 constexpr int TASK_ROWS = 96;  // a task is one panel by so many rows: they stay in the second-level cache
 
 using TileFunction = void (*)(const uint8_t* panel, const Rows& x, int row, float* out);
-using TilesByHeight = std::array<TileFunction, TILE_ROWS>;
+using Heights = std::integer_sequence<int, TILE_ROWS, 4, 2, 1>;  // of tiles: few, for each is compiled for each format
+constexpr int HEIGHTS[] = {TILE_ROWS, 4, 2, 1};
+using TilesByHeight = std::array<TileFunction, Heights::size()>;
 
-template <Format F, int... HEIGHTS>
-constexpr TilesByHeight tiles_of(std::integer_sequence<int, HEIGHTS...>) {
-    if constexpr (F == BF16) return {tile_bf16<HEIGHTS + 1>...};
-    else if constexpr (F == INT8) return {tile_int8<HEIGHTS + 1>...};
-    else return {tile_blocks<typename BlocksOf<F>::Type, HEIGHTS + 1>...};
+template <Format F, int... H>
+constexpr TilesByHeight tiles_of(std::integer_sequence<int, H...>) {
+    if constexpr (F == BF16) return {tile_bf16<H>...};
+    else if constexpr (F == INT8) return {tile_int8<H>...};
+    else return {tile_blocks<typename BlocksOf<F>::Type, H>...};
 }
 
 template <int... FORMATS>
 constexpr std::array<TilesByHeight, NUM_FORMATS> all_tiles(std::integer_sequence<int, FORMATS...>) {
-    return {tiles_of<Format(FORMATS)>(std::make_integer_sequence<int, TILE_ROWS>())...};
+    return {tiles_of<Format(FORMATS)>(Heights())...};
 }
 
 constexpr auto TILES = all_tiles(std::make_integer_sequence<int, NUM_FORMATS>());
 
+// A tile of rows from `row` on, the highest that `most` allows; returns its height.
 template <class Finish>
-void run_tile(const Linear& linear, const Rows& x, int row, int count, int panel, Finish finish) {
+int run_tile(const Linear& linear, const Rows& x, int row, int most, int panel, Finish finish) {
+    int level = 0;
+    while (HEIGHTS[level] > most) ++level;
     alignas(64) float out[TILE_ROWS * PANEL];
     const Panel& weights = linear.panels[panel];
-    TILES[weights.format][count - 1](weights.weight, x, row, out);
+    TILES[weights.format][level](weights.weight, x, row, out);
     const float* bias = linear.bias ? linear.bias + panel * PANEL : nullptr;
-    for (int m = 0; m < count; ++m) {
+    for (int m = 0; m < HEIGHTS[level]; ++m) {
         Floats low = load(out + m * PANEL), high = load(out + m * PANEL + LANES);
         if (bias) low = add(low, load(bias)), high = add(high, load(bias + LANES));
         finish(row + m, panel, low, high);
     }
+    return HEIGHTS[level];
 }
 
 // finish(row, panel, low, high) gets the panel's outputs 0..15 and 16..31 of a row.
@@ -45,9 +51,7 @@ void run_linear(Team& team, const Linear& linear, const Rows& x, int num_rows, F
     team.each(panels * blocks, [&](int task) {
         const int panel = task / blocks, begin = task % blocks * TASK_ROWS;
         const int end = std::min(begin + TASK_ROWS, num_rows);
-        for (int row = begin; row < end; row += TILE_ROWS) {
-            run_tile(linear, x, row, std::min(TILE_ROWS, end - row), panel, finish);
-        }
+        for (int row = begin; row < end;) row += run_tile(linear, x, row, end - row, panel, finish);
     });
 }
 

@@ -50,22 +50,32 @@ class Nucleus {
     // last bin is known by the total alone: its own sums are incomplete.
     void fill() {
         constexpr int BLOCK = SoftmaxRow::BLOCK;
-        alignas(64) int32_t bins[BLOCK];
-        alignas(64) float weights[BLOCK];
+        alignas(64) int32_t bins[BLOCK + LANES];
+        alignas(64) float weights[BLOCK + LANES];
         for (int begin = 0; begin < row_.vocab(); begin += BLOCK) {
             int count = 0;
             Floats all = zero();
             row_.each_vector(begin, std::min(begin + BLOCK, row_.vocab()), [&](int, Floats x) {
                 const Floats bin = bin_of(x), weight = row_.weights(x);
                 all = add(all, weight);
-                if (at_least(bin, splat(LAST)) == 0xffff) return;
+                const uint32_t inside = ~at_least(bin, splat(LAST)) & 0xffff;
                 store_ints(bins + count, bin);
                 store(weights + count, weight);
-                count += LANES;
+                count += inside == 0xffff ? LANES : keep(inside, bins + count, weights + count);
             });
             total_ += sum(all);
             for (int i = 0; i < count; ++i) sums_[2 * bins[i] + (i & 1)] += weights[i];
         }
+    }
+
+    // Moves the lanes whose bits are set to the front; how many.
+    static int keep(uint32_t bits, int32_t* bins, float* weights) {
+        int kept = 0;
+        for (; bits; bits &= bits - 1, ++kept) {
+            const int lane = std::countr_zero(bits);
+            bins[kept] = bins[lane], weights[kept] = weights[lane];
+        }
+        return kept;
     }
 
     double bin_sum(int bin) const { return double(sums_[2 * bin]) + sums_[2 * bin + 1]; }

@@ -63,7 +63,7 @@ inline void pack_blocks(GgufKind kind, const uint8_t* row, int inputs, int outpu
 template <class Blocks>
 int quant(const uint8_t* group, int output, int k) {
     const int quad = k / QUAD, byte = group[Blocks::quad_at(quad, output) + k % QUAD];
-    if (Blocks::BITS == 8) return byte;
+    if (Blocks::BITS == 8) return Blocks::ZERO == 0 ? int8_t(byte) : byte;
     const int fifth = Blocks::BITS == 5 ? group[Blocks::fifth_at(quad, output)] >> (output % 2 * QUAD + k % QUAD) & 1 : 0;
     return (quad % 2 ? byte >> 4 : byte & 15) | fifth << 4;
 }
