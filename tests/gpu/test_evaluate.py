@@ -73,9 +73,6 @@ def test_what_is_within_the_budget_does_not_count(card: ModelCard, token_ids: li
     assert [score.num_tokens for score in scores] == [2 * (SIZE - 1 - 128)] * 3
     assert [score.kv for score in scores][1] == "fp32, sink_window of 128 tokens"
     assert all(score.agreement < 0.9 and score.increase != 0 for score in scores[1:])
-    one_window = token_ids[:SIZE]
-    (alone,) = compare(card, one_window, [Setting("fp32")], SIZE, quiet)
-    assert alone.num_tokens == SIZE - 1
 
 
 @pytest.mark.parametrize(
@@ -98,9 +95,9 @@ def test_a_text_shorter_than_a_window_is_refused(card: ModelCard) -> None:
 def test_answers_are_compared_up_to_where_they_part(card: ModelCard, token_ids: list[int]) -> None:
     prompts = [token_ids[at : at + 20] for at in (0, 20)] + [token_ids[:150]]
     settings = [Setting("fp32"), *(Setting("fp32", kv) for kv in ("bf16", "int4"))]
-    baseline, fine, coarse = compare_answers(card, prompts, settings, 10, quiet)
+    baseline, fine, coarse = compare_answers(card, prompts, settings, 6, quiet)
     assert (baseline.num_answers, baseline.same, baseline.agreement) == (3, 1, 1)
-    assert 3 <= baseline.num_tokens <= 30
+    assert 3 <= baseline.num_tokens <= 18
     assert fine.agreement > coarse.agreement and coarse.same < 1
     with pytest.raises(ConfigError, match="a prompt of 150 tokens and an answer of 107 are more than"):
         compare_answers(card, prompts, settings, 107, quiet)

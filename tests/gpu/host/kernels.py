@@ -133,6 +133,11 @@ def swiglu(library: abi.HostLibrary, packed: Packed, x: Floats) -> Floats:
     return _apply(library.swiglu, packed, x, packed.struct.outputs // 2)
 
 
+def geglu(library: abi.HostLibrary, packed: Packed, x: Floats) -> Floats:
+    """[T, inputs] -> [T, padded outputs / 2]."""
+    return _apply(library.geglu, packed, x, packed.struct.outputs // 2)
+
+
 def _apply(function: Any, packed: Packed, x: Floats, outputs: int) -> Floats:
     num_rows, width, is_int8 = len(x), packed.struct.width, bool(packed.struct.is_int8)
     wide = np.zeros((num_rows, width), np.float32)
@@ -233,6 +238,13 @@ def rms_norm(library: abi.HostLibrary, x: Floats, weight: Floats, eps: float) ->
     row[: x.size], wide_weight[: x.size] = x, weight
     library.rms_norm(pointer(row), pointer(wide_weight), x.size, width, eps, pointer(out))
     return out[: x.size]
+
+
+def cap(library: abi.HostLibrary, x: Floats, limit: float) -> Floats:
+    """One row, of a multiple of LANES."""
+    out = np.array(x, np.float32)
+    library.cap(pointer(out), out.size, limit)
+    return out
 
 
 def rope(library: abi.HostLibrary, x: Floats, cos: Floats, sin: Floats) -> Floats:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from pipeline.gpu.host.library import HostLibrary
-from tests.gpu.host.kernels import GROUP, Floats, from_bf16, linear, pack, swiglu, to_bf16
+from tests.gpu.host.kernels import GROUP, Floats, from_bf16, geglu, linear, pack, swiglu, to_bf16
 
 few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 sizes = st.integers(1, 150)
@@ -71,18 +71,19 @@ def test_weights_lie_one_after_another(
 
 
 @pytest.mark.parametrize("is_int8", [False, True], ids=["bf16", "int8"])
-@given(inputs=sizes, inner=sizes, rows=st.integers(1, 20), seed=st.integers(0, 999))
+@given(inputs=sizes, inner=sizes, rows=st.integers(1, 20), is_gelu=st.booleans(), seed=st.integers(0, 999))
 @few
-def test_swiglu_is_that_of_torch(
-    library: HostLibrary, is_int8: bool, inputs: int, inner: int, rows: int, seed: int
+def test_a_gated_pair_is_that_of_torch(
+    library: HostLibrary, is_int8: bool, inputs: int, inner: int, rows: int, is_gelu: bool, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
     gate, up = (rng.normal(size=(inner, inputs)).astype("f") for _ in range(2))
     x = rng.normal(size=(rows, inputs)).astype("f")
-    y = swiglu(library, pack(library, [gate, up], is_int8, interleave=True), x)
+    y = (geglu if is_gelu else swiglu)(library, pack(library, [gate, up], is_int8, interleave=True), x)
     wide = rounded(x, is_int8)
     g, u = (F.linear(wide, weight_as_read(w, is_int8)) for w in (gate, up))
-    torch.testing.assert_close(torch.from_numpy(y[:, :inner]), F.silu(g) * u, atol=1e-3, rtol=1e-3)
+    activated = F.gelu(g, approximate="tanh") if is_gelu else F.silu(g)
+    torch.testing.assert_close(torch.from_numpy(y[:, :inner]), activated * u, atol=1e-3, rtol=1e-3)
     assert not y[:, inner:].any()
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pipeline.gpu.host.library import HostLibrary
 from pipeline.gpu.kernels.reference import TorchOps
-from tests.gpu.host.kernels import rms_norm, rope
+from tests.gpu.host.kernels import cap, rms_norm, rope
 
 few = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 OPS = TorchOps(torch.device("cpu"), 16, "fp32")
@@ -22,6 +22,16 @@ def test_rms_norm(library: HostLibrary, size: int, scale: float, seed: int) -> N
     torch.testing.assert_close(
         torch.from_numpy(rms_norm(library, x, weight, 1e-5)), expected, atol=1e-5, rtol=1e-5
     )
+
+
+@given(
+    scale=st.sampled_from([1e-3, 1.0, 1e3, 1e6]), limit=st.sampled_from([0.5, 30.0]), seed=st.integers(0, 999)
+)
+@few
+def test_cap(library: HostLibrary, scale: float, limit: float, seed: int) -> None:
+    x = (scale * np.random.default_rng(seed).normal(size=64)).astype("f")
+    expected = limit * np.tanh(x.astype("d") / limit)
+    np.testing.assert_allclose(cap(library, x, limit), expected, atol=1e-6 * limit, rtol=1e-6)
 
 
 @given(heads=st.integers(1, 12), dim=st.sampled_from([16, 64, 80, 96, 128, 256]), seed=st.integers(0, 999))

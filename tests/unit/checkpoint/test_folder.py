@@ -75,7 +75,84 @@ def test_mistral_is_of_the_llama_family_without_a_window(tmp_path: Path) -> None
     assert architecture(tmp_path / "a", model_type="mistral", sliding_window=None).family == "llama"
     assert architecture(tmp_path / "b", model_type="mistral", sliding_window=256).family == "llama"
     off = architecture(tmp_path / "c", model_type="mistral", sliding_window=9, use_sliding_window=False)
-    assert off.family == "llama"
+    assert (off.family, off.layer_windows) == ("llama", ())
+
+
+def test_windows_are_those_of_the_layers_that_have_one(tmp_path: Path) -> None:
+    mistral = architecture(tmp_path / "a", model_type="mistral", sliding_window=100)
+    assert mistral.layer_windows == (100, 100)
+    window = {"use_sliding_window": True, "sliding_window": 100}
+    qwen = architecture(tmp_path / "b", model_type="qwen2", max_window_layers=1, **window)
+    assert qwen.layer_windows == (0, 100)
+    kinds = ["sliding_attention", "full_attention"]
+    named = architecture(tmp_path / "c", model_type="qwen3", layer_types=kinds, **window)
+    assert (named.layer_windows, named.qk_norm, named.head_dim) == ((100, 0), True, 128)
+    assert architecture(tmp_path / "d", model_type="qwen2", sliding_window=100).layer_windows == ()
+
+
+PUBLISHED_GEMMA: dict[str, Any] = {
+    "model_type": "gemma3",
+    "eos_token_id": [1, 2],
+    "text_config": {
+        "model_type": "gemma3_text",
+        "hidden_size": 2560,
+        "intermediate_size": 10240,
+        "num_hidden_layers": 7,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+        "sliding_window": 1024,
+    },
+    "vision_config": {"hidden_size": 1152},
+}
+
+
+def published_gemma(folder: Path, **text: Any) -> Architecture:
+    """As Gemma 3 4B publishes it: the text part names what differs from transformers' defaults."""
+    config = PUBLISHED_GEMMA | {"text_config": PUBLISHED_GEMMA["text_config"] | text}
+    (write_folder(folder) / "config.json").write_text(json.dumps(config))
+    return describe_folder(folder, "gemma").architecture
+
+
+def test_gemma_3_as_published(tmp_path: Path) -> None:
+    assert published_gemma(tmp_path) == Architecture(
+        family="gemma3",
+        num_layers=7,
+        hidden_size=2560,
+        intermediate_size=10240,
+        num_heads=8,
+        num_kv_heads=4,
+        head_dim=256,
+        vocab_size=262208,
+        max_position=131072,
+        rms_norm_eps=1e-6,
+        rope_theta=1e6,
+        rope_scaling=RopeScaling("linear", 8.0),
+        tie_embeddings=True,
+        qk_norm=True,
+        post_norms=True,
+        activation="gelu",
+        embedding_scale=2560**0.5,
+        attention_scale=1 / 16,
+        layer_windows=(1024, 1024, 1024, 1024, 1024, 0, 1024),
+        local_rope_theta=1e4,
+    )
+    assert describe_folder(tmp_path, "gemma").eos_ids[:2] == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
+        ({"hidden_activation": "relu"}, "hidden_activation = 'relu'"),
+        ({"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        ({"layer_types": ["full_attention"]}, "1 layer_types for 7 layers"),
+        ({"layer_types": ["chunked_attention"] * 7}, "layer_types chunked_attention"),
+    ],
+)
+def test_what_gemma_could_ask_for_and_cannot_be_served(
+    tmp_path: Path, text: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(ModelError, match=named):
+        published_gemma(tmp_path, **text)
 
 
 @pytest.mark.parametrize(
@@ -83,6 +160,7 @@ def test_mistral_is_of_the_llama_family_without_a_window(tmp_path: Path) -> None
     [
         ({"sliding_window": 128}, "sliding_window = 128"),
         ({"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
+        ({"model_type": "qwen2", "num_experts": 8}, "a mixture of experts"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "'yarn'"),

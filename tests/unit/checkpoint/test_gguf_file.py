@@ -109,6 +109,13 @@ def test_what_cannot_be_served_is_named(tmp_path: Path, metadata: dict[str, int 
         describe_gguf(path, "a")
 
 
+def test_mistrals_window_is_that_of_every_layer(tmp_path: Path) -> None:
+    for window, expected in ((64, (64, 64)), (256, ())):
+        metadata = {"llama.attention.sliding_window": window}
+        path = write_gguf(tmp_path / f"{window}.gguf", metadata=metadata)
+        assert describe_gguf(path, "a").architecture.layer_windows == expected
+
+
 def test_an_architecture_without_a_decoders_keys_is_named(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "a.gguf")
     path.write_bytes(path.read_bytes().replace(b"llama.feed_forward_length", b"llama.feed_backward_lengt"))
