@@ -281,9 +281,8 @@ def _check_sharing(config: Config, schedule: msgspec.Struct) -> None:
 def _check_tiers(config: Config, schedule: msgspec.Struct) -> None:
     """What the disk needs to be of use."""
     if device_options(config).disk_kv is not None and not getattr(schedule, "prefix_cache", True):
-        raise ConfigError(
-            f"{config.origin}: device.disk_kv: needs stages.schedule.options.prefix_cache, as it keeps its blocks"
-        )
+        key = f"{config.origin}: device.disk_kv"
+        raise ConfigError(f"{key}: needs stages.schedule.options.prefix_cache, for it keeps its blocks")
 
 
 def _roles(schedule: msgspec.Struct) -> tuple[Role, ...]:
