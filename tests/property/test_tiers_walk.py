@@ -22,10 +22,11 @@ from pipeline.messages import (
     SampledBatch,
     SamplingParams,
     StepHandle,
+    StepPlan,
     TokenizedRequest,
 )
 from pipeline.runtime.testing import Cell, CheckingRunner
-from tests.property.asked import BLOCK
+from tests.property.asked import BLOCK, CREDITS
 from tests.property.places import assert_places_are_conserved
 
 NUM_FAMILIES = 6
@@ -45,6 +46,7 @@ class Walk:
         self.scheduler = Scheduler(self.device, (), policies, prefixes=self.cache)
         self.asked: dict[int, list[int]] = {}
         self.runner = CheckingRunner(self.device, self.asked)
+        self.planned: deque[StepPlan] = deque()
         self.flying: deque[StepHandle] = deque()
         self.moves: deque[DiskMoves] = deque()
         self.answers: deque[DiskMoved] = deque()
@@ -53,7 +55,8 @@ class Walk:
 
     def step(self) -> None:
         does = self.rng.choices(
-            (self.ask, self.plan, self.apply, self.work, self.answer, self.cancel), (3, 8, 8, 6, 6, 0.3)
+            (self.ask, self.plan, self.run, self.apply, self.work, self.answer, self.cancel),
+            (3, 8, 6, 8, 6, 6, 0.3),
         )[0]
         does()
         self.now += 100
@@ -75,8 +78,14 @@ class Walk:
             assert self.scheduler.add(request) is None
 
     def plan(self) -> None:
-        if len(self.flying) < 2 and (plan := self.scheduler.plan(self.now)) is not None:
-            self.flying.append(self.runner.launch(plan))
+        num_out = len(self.planned) + len(self.flying)
+        if num_out < CREDITS and (plan := self.scheduler.plan(self.now)) is not None:
+            self.planned.append(plan)
+
+    def run(self) -> None:
+        """The device gets to its next step: any time after it was planned."""
+        if self.planned:
+            self.flying.append(self.runner.launch(self.planned.popleft()))
 
     def apply(self) -> None:
         if self.flying:
@@ -117,7 +126,7 @@ class Walk:
 
     def finish(self) -> None:
         for _ in range(3000):
-            for does in (self.plan, self.apply, self.work, self.answer):
+            for does in (self.plan, self.run, self.apply, self.work, self.answer):
                 does()
             if (moves := self.cache.take_moves()) is not None:
                 self.moves.append(moves)
