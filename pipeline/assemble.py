@@ -248,8 +248,11 @@ def _check_separation(config: Config, schedule: msgspec.Struct) -> None:
     if len(_roles(schedule)) == 1:
         return
     key = f'{config.origin}: stages.schedule.options.separation = "split"'
-    if device_options(config).host_kv_memory:
+    device = device_options(config)
+    if device.host_kv_memory:
         raise ConfigError(f"{key}: device.host_kv_memory must be 0, for what is preempted is computed again")
+    if device.disk_kv is not None:
+        raise ConfigError(f"{key}: device.disk_kv must not be set, for blocks go there through host memory")
     if getattr(schedule, "batching", "") == "static":
         raise ConfigError(f'{key}: stages.schedule.options.batching must not be "static"')
 
@@ -277,14 +280,9 @@ def _check_sharing(config: Config, schedule: msgspec.Struct) -> None:
 
 def _check_tiers(config: Config, schedule: msgspec.Struct) -> None:
     """What the disk needs to be of use."""
-    device = device_options(config)
-    if device.disk_kv is None:
-        return
-    key = f"{config.origin}: device.disk_kv"
-    if not device.host_kv_memory:
-        raise ConfigError(f"{key}: needs device.host_kv_memory, for blocks go to disk and back through it")
-    if not getattr(schedule, "prefix_cache", True):
-        raise ConfigError(f"{key}: needs stages.schedule.options.prefix_cache: it keeps what that has found")
+    if device_options(config).disk_kv is not None and not getattr(schedule, "prefix_cache", True):
+        key = f"{config.origin}: device.disk_kv"
+        raise ConfigError(f"{key}: needs stages.schedule.options.prefix_cache, for it keeps its blocks")
 
 
 def _roles(schedule: msgspec.Struct) -> tuple[Role, ...]:

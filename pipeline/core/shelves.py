@@ -268,5 +268,5 @@ class Shelves:
             "disk_stored_bytes_total": self.num_stored * self._block_bytes,
             "disk_fetched_bytes_total": self.num_fetched * self._block_bytes,
             "disk_corrupt_blocks_total": self.num_corrupt,
-            "disk_disabled": bool(self.fault),
+            "disk_disabled": float(bool(self.fault)),
         }

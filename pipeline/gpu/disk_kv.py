@@ -22,16 +22,11 @@ QUIET_S = 60.0
 """After a line about corrupt blocks, for so long none."""
 
 
-def open_disk_file(options: RunnerOptions, purpose: str, block_bytes: int) -> DiskFile | None:
-    """The file that the settings name, for what `purpose` describes; None: there is to be none.
-
-    Raises ConfigError.
-    """
-    max_bytes = disk_kv_bytes(options.disk_kv_memory)
-    if options.disk_kv is None or not max_bytes:
-        return None
+def open_disk_file(options: RunnerOptions, purpose: str, block_bytes: int) -> DiskFile:
+    """The file that the settings name, for what `purpose` describes. Raises ConfigError."""
+    path, max_bytes = Path(options.disk_kv or ""), disk_kv_bytes(options.disk_kv_memory)
     digest = blake2b(purpose.encode(), digest_size=32).digest()
-    return DiskFile(Path(options.disk_kv), digest, block_bytes, max_bytes, keeps=options.disk_kv_keep)
+    return DiskFile(path, digest, block_bytes, max_bytes, keeps=options.disk_kv_keep)
 
 
 class DiskKv:

@@ -38,7 +38,8 @@ class RunnerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes, or a size, of host memory for the KV of preempted sequences and for prefix blocks that the cache
     has no room for; 0: they are computed again."""
     disk_kv: str | None = None
-    """A file for the prefix blocks that host memory has no room for; needs host_kv_memory."""
+    """A file for the prefix blocks that host memory has no room for; without host_kv_memory they pass through
+    runner.STAGING_BLOCKS there."""
     disk_kv_memory: str | Annotated[int, Meta(ge=0)] = "4GiB"
     """Bytes, or a size, of that file at most; 0: there is none."""
     disk_kv_keep: bool = False

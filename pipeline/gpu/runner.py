@@ -28,11 +28,14 @@ from pipeline.gpu.kv_dtype import block_bytes, token_bytes
 from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.rehearsal import Rehearsal, Shape, measure_blocks
 from pipeline.gpu.sampling import SamplingOp
-from pipeline.gpu.sizing import check_kv_memory, count_host_blocks
+from pipeline.gpu.sizing import check_kv_memory, count_host_blocks, disk_kv_bytes
 from pipeline.gpu.weights import FileWeights
 from pipeline.messages import DeviceReady, StepHandle, StepPlan
 
 Clock: TypeAlias = Callable[[], int]
+
+STAGING_BLOCKS = 256
+"""In host memory, for blocks on their way to disk and back, where none is given for more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,11 +182,13 @@ def build_runner(
     )
     log_size(num_blocks, options.block_size, token_bytes(architecture, opened.kv_dtype), opened.kv_dtype)
     num_host_blocks = count_host_blocks(options.host_kv_memory, parts.block_bytes, free_host_bytes())
+    has_disk = options.disk_kv is not None and disk_kv_bytes(options.disk_kv_memory) > 0
+    if has_disk:
+        num_host_blocks = num_host_blocks or STAGING_BLOCKS
     runner = parts.runner(parts.new_cache(num_blocks), num_blocks, num_host_blocks)
-    if options.disk_kv is not None and num_host_blocks:
+    if has_disk:
         file = open_disk_file(options, parts.kv_id(model_id), parts.block_bytes)
-        if file is not None:
-            runner.add_disk(file, keeps=options.disk_kv_keep)
+        runner.add_disk(file, keeps=options.disk_kv_keep)
     return runner
 
 

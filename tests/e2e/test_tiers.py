@@ -91,20 +91,15 @@ def test_texts_are_the_same_with_and_without(fake_card: ModelCard) -> None:
 @pytest.mark.parametrize(
     ("toml", "fault"),
     [
-        ('[device]\ndisk_kv = "x"', r"device\.disk_kv: needs device\.host_kv_memory"),
-        (
-            '[device]\ndisk_kv = "x"\nhost_kv_memory = 1\n[stages.schedule.options]\nprefix_cache = false',
-            r"device\.disk_kv: needs stages\.schedule\.options\.prefix_cache",
-        ),
-        (
-            '[device]\ndisk_kv = "x"\nhost_kv_memory = 1\n[stages.schedule.options]\nseparation = "split"',
-            r"device\.host_kv_memory must be 0",
-        ),
+        ("prefix_cache = false", r"device\.disk_kv: needs stages\.schedule\.options\.prefix_cache"),
+        ('separation = "split"', r"device\.disk_kv must not be set"),
     ],
 )
 def test_what_does_not_go_together_is_refused(toml: str, fault: str) -> None:
     with pytest.raises(ConfigError, match=fault):
-        assemble.check(configuration.loads(toml, "my.toml"))
+        assemble.check(
+            configuration.loads(f'[device]\ndisk_kv = "x"\n[stages.schedule.options]\n{toml}', "my.toml")
+        )
 
 
 LONG = "It was the best of times, it was the worst of times, it was the age of wisdom. " * 4

@@ -6,10 +6,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, run_state_machine_as_test
 
 from pipeline.core.kv_events import Event, KvEvents
-from pipeline.core.prefix import PrefixHash
-from pipeline.core.prefix_cache import PrefixCache, SharedPrefixes
-from tests.property.test_prefix_cache import SECRET, SharingMachine, WeakHash
-from tests.property.test_scheduler import BLOCK, split
+from pipeline.core.policies import Policies
+from pipeline.core.prefix_cache import SharedPrefixes
+from pipeline.messages import DeviceReady
+from tests.property.test_prefix_cache import SECRET, SharingMachine
+from tests.property.test_scheduler import split
 
 KEPT = 7
 
@@ -17,15 +18,14 @@ KEPT = 7
 class TellingMachine(SharingMachine):
     """`told` is the sum of all events, as a subscriber keeps it: key to parent."""
 
-    def new_prefixes(self, data: st.DataObject) -> SharedPrefixes:
-        super().new_prefixes(data)
-        hashing = data.draw(st.sampled_from([PrefixHash, PrefixHash, WeakHash]))
+    def new_prefixes(self, data: st.DataObject, device: DeviceReady, policies: Policies) -> SharedPrefixes:
+        cache = super().new_prefixes(data, device, policies)
         self.events = KvEvents(KEPT, SECRET)
-        self.cache = PrefixCache(hashing(BLOCK, "model", SECRET), self.events)
+        self.cache._events = self.events
         self.told: dict[bytes, bytes] = {}
         self.next_seq = self.events.last_seq + 1
         self.events.subscribe(self.hear)
-        return self.cache
+        return cache
 
     def hear(self) -> None:
         (event,) = self.events.since(self.next_seq) or ()
@@ -47,7 +47,7 @@ class TellingMachine(SharingMachine):
     def their_sum_is_what_is_cached(self) -> None:
         if not hasattr(self, "scheduler"):
             return
-        links = self.cache._links.values()
+        links = [entry.link for entry in self.cache._on_device.values()]
         assert self.told == {link.key: link.parent for link in links}
         cleared, *stored = self.events.snapshot()
         assert cleared.kind == "cleared"

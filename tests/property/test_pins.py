@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 
 from pipeline.core.pins import Pins
+from pipeline.core.policies import Policies
 from pipeline.core.prefix_cache import SharedPrefixes
-from pipeline.messages import Terms
+from pipeline.messages import DeviceReady, Terms
 from tests.property.test_prefix_cache import SALTS, TENANTS, SharingMachine, prompts
 from tests.property.test_scheduler import split
 
@@ -22,9 +23,9 @@ class PinningMachine(SharingMachine):
         assert self.scheduler.residents.pins is not None
         return self.scheduler.residents.pins
 
-    def new_prefixes(self, data: st.DataObject) -> SharedPrefixes:
+    def new_prefixes(self, data: st.DataObject, device: DeviceReady, policies: Policies) -> SharedPrefixes:
         self.max_pinned_blocks = data.draw(st.integers(1, 6))
-        cache = super().new_prefixes(data)
+        cache = super().new_prefixes(data, device, policies)
         forget = cache.forget
 
         def forget_last(block: int) -> None:

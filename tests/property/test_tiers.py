@@ -58,7 +58,7 @@ class TieredMachine(SharingMachine):
     @rule(data=st.data(), more=st.lists(st.integers(0, 3), min_size=1, max_size=5))
     def come_back(self, data: st.DataObject, more: list[int]) -> None:
         """With the tokens of what is in host memory or on disk alone."""
-        entries = [entry for entry in self.cache._entries.values() if entry.block == NOWHERE]
+        entries = [entry for entry in self.cache._entries.values() if self.is_away_and_whole(entry)]
         if away := [entry for entry in entries if entry.place == NOWHERE] or entries:
             entry: Entry | None = data.draw(st.sampled_from(away))
             owner = self.owner_of_entry(entry) if entry else ("", "")
@@ -68,6 +68,15 @@ class TieredMachine(SharingMachine):
                 entry = entry.parent
             terms = Terms(tenant=owner[0], cache_salt=owner[1])
             self.accept(self.new_request([*token_ids, *more], 4, 0, True, terms))
+
+    def is_away_and_whole(self, entry: Entry) -> bool:
+        """It is not on the device, and all before it are somewhere."""
+        each: Entry | None = entry
+        while each is not None:
+            if self.cache._entries.get(each.link.key) is not each:
+                return False
+            each = each.parent
+        return entry.block == NOWHERE
 
     def owner_of_entry(self, entry: Entry) -> tuple[str, str]:
         return self.places[entry.place] if entry.place != NOWHERE else self.disk[entry.shelf][2]

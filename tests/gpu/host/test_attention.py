@@ -72,7 +72,7 @@ def test_groups_of_more_heads_than_a_tile(library: HostLibrary, group: int) -> N
     check(library, make(library, Shape(2, group, 32), [Row(5, 40), Row(1, 300)], group))
 
 
-@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
+@pytest.mark.parametrize("kv_dtype", ["bf16", "int8"])
 def test_a_long_context(library: HostLibrary, kv_dtype: KvDtype) -> None:
     check(library, make(library, Shape(1, 3, 64, 16, kv_dtype), [Row(2, 8192), Row(1, 8192, 16, 1000)]))
 

@@ -11,7 +11,7 @@ from pipeline.gpu.host.build import Build, find_compiler
 from pipeline.gpu.host.formats import Format
 from pipeline.gpu.host.layout import plan_layout
 from pipeline.gpu.host.library import load_library
-from pipeline.gpu.models.llama import expected_shapes
+from pipeline.gpu.models.llama import LLAMA
 from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.runner import load_runner
 from pipeline.gpu.weights import FileWeights
@@ -62,7 +62,7 @@ def test_parts_of_several_kinds(tmp_path: Path) -> None:
     library = load_library(Build(find_compiler()))
 
     def runs_of(linear: str, changed: dict[str, Kind]) -> list[tuple[Format, int]]:
-        expected = expected_shapes(card.architecture)
+        expected = LLAMA.shapes(card.architecture)
         layout = plan_layout(card.architecture, expected, kinds | changed, "int4", library)
         return [(run.format, run.num_panels) for run in layout.linears[linear].runs]
 

@@ -20,7 +20,7 @@ from pipeline.gpu.host.library import HostLibrary, load_library
 from pipeline.gpu.host.packed_file import make_room
 from pipeline.gpu.host.provision import provide_weights
 from pipeline.gpu.host.weights import PackedWeights
-from pipeline.gpu.models.llama import expected_shapes
+from pipeline.gpu.models.llama import LLAMA
 from pipeline.gpu.weights import GivenWeights
 from tests.gpu.driver import TINY, random_tensors
 from tests.tiny_models import write_gguf
@@ -53,7 +53,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def provide(weights: GivenWeights, library: HostLibrary, choice: Choice = "int8") -> PackedWeights:
-    return provide_weights(weights, TINY, expected_shapes(TINY), choice, library, 2)
+    return provide_weights(weights, TINY, LLAMA.shapes(TINY), choice, library, 2)
 
 
 def values(packed: PackedWeights, library: HostLibrary) -> list[np.ndarray]:
