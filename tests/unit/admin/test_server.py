@@ -124,7 +124,7 @@ def test_the_feed_tells_what_was_and_what_is() -> None:
                 assert response.content_type == "text/event-stream"
                 about = msgspec.json.decode(await event(response.content, "about"))
                 assert about["door"] == server.url.replace("http", "ws") and about["model"] == "fake"
-                assert len(about["links"]) == 16
+                assert len(about["links"]) == 18
                 backlog = msgspec.json.decode(await event(response.content, "backlog"))
                 assert len(backlog["requests"]) == 1 and len(backlog["moments"]) == 1
                 assert sum(backlog["steps"]["decode"]) == 7
