@@ -15,6 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from pipeline.checkpoint.card import ModelCard
+from pipeline.disk_messages import DiskReady
 from pipeline.messages import DeviceReady, StepPlan
 from pipeline.runtime.testing import FakeRunner
 from tests.e2e.scraped import Page, scrape
@@ -182,12 +183,12 @@ def test_a_stage_that_costs_nothing_shows_as_such(fake_card: ModelCard) -> None:
 
 
 def full_page(card: ModelCard, monkeypatch: pytest.MonkeyPatch) -> Page:
-    """Of a server on a GPU, with host memory for KV, that has answered, rejected and refused: all is there.
+    """Of a server on a GPU, with tiers for KV, that has answered, rejected and refused: all is there.
 
     The gate shows what it has measured; where one crowd was too quick for that, another comes.
     """
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
-    device = replace(DEVICE, device="cuda", num_host_blocks=16)
+    device = replace(DEVICE, device="cuda", num_host_blocks=1 << 14, disk=DiskReady(16))  # nothing gets there
 
     async def main() -> Page:
         async with (
