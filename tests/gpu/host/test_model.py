@@ -33,7 +33,7 @@ KV_BOUNDS = {"int8": 0.01, "fp8": 0.025, "int4": 0.08}
 def logits_of(architecture: Architecture, lengths: list[int], chunk: int, **options: Any) -> torch.Tensor:
     """Of three greedy tokens of each sequence, all fed the same tokens: those of the prompt, repeated."""
     keep = KeepLogits()
-    options = {"device": "cpu", "num_blocks": 200, "max_num_seqs": 8} | options
+    options = {"device": "cpu", "num_blocks": 200, "max_num_seqs": 8, "num_threads": 2} | options
     runner = build_runner(architecture, random_tensors(architecture), RunnerOptions(**options), lambda: keep)
     driver = Driver(runner)
     found = []
