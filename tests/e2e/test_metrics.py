@@ -26,6 +26,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 DEVICE = DeviceReady(num_blocks=48, block_size=4, max_num_seqs=6, max_num_batched_tokens=128)
 """Small: sequences wait for a place, and are preempted."""
 FEW_LIVE = "[stages.ingress.options]\nmax_live_requests = 16\n"
+ALL_OF_KV = "[stages.schedule.options]\nmax_pinned_blocks = 4\nkv_events = 100\n"
 NUM_REQUESTS = 60
 ROW = re.compile(r"^\| `(?P<name>[a-z0-9_:]+)` \| (?P<kind>\w+) \| (?P<unit>[\w/-]+) \| (?P<labels>[^|]*)\|")
 SHARED_LABELS = {
@@ -193,7 +194,7 @@ def full_page(card: ModelCard, monkeypatch: pytest.MonkeyPatch) -> Page:
     async def main() -> Page:
         async with (
             aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,
-            serving(card, lambda: slow_runner(device), FEW_LIVE) as server,
+            serving(card, lambda: slow_runner(device), FEW_LIVE + ALL_OF_KV) as server,
         ):
             for seed in (1, 2, 3):
                 await crowd(server, session, seed)
