@@ -15,6 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from pipeline.checkpoint.card import ModelCard
+from pipeline.disk_messages import DiskReady
 from pipeline.messages import DeviceReady, StepPlan
 from pipeline.runtime.testing import FakeRunner
 from tests.e2e.scraped import Page, scrape
@@ -25,6 +26,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 DEVICE = DeviceReady(num_blocks=48, block_size=4, max_num_seqs=6, max_num_batched_tokens=128)
 """Small: sequences wait for a place, and are preempted."""
 FEW_LIVE = "[stages.ingress.options]\nmax_live_requests = 16\n"
+ALL_OF_KV = "[stages.schedule.options]\nmax_pinned_blocks = 4\nkv_events = 100\n"
 NUM_REQUESTS = 60
 ROW = re.compile(r"^\| `(?P<name>[a-z0-9_:]+)` \| (?P<kind>\w+) \| (?P<unit>[\w/-]+) \| (?P<labels>[^|]*)\|")
 SHARED_LABELS = {
@@ -182,17 +184,17 @@ def test_a_stage_that_costs_nothing_shows_as_such(fake_card: ModelCard) -> None:
 
 
 def full_page(card: ModelCard, monkeypatch: pytest.MonkeyPatch) -> Page:
-    """Of a server on a GPU, with host memory for KV, that has answered, rejected and refused: all is there.
+    """Of a server on a GPU, with tiers for KV, that has answered, rejected and refused: all is there.
 
     The gate shows what it has measured; where one crowd was too quick for that, another comes.
     """
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
-    device = replace(DEVICE, device="cuda", num_host_blocks=16)
+    device = replace(DEVICE, device="cuda", num_host_blocks=1 << 14, disk=DiskReady(16))  # nothing gets there
 
     async def main() -> Page:
         async with (
             aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,
-            serving(card, lambda: slow_runner(device), FEW_LIVE) as server,
+            serving(card, lambda: slow_runner(device), FEW_LIVE + ALL_OF_KV) as server,
         ):
             for seed in (1, 2, 3):
                 await crowd(server, session, seed)
