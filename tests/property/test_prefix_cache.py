@@ -222,7 +222,7 @@ MACHINES = [*MIXED, *map(split, MIXED)]
 @pytest.mark.parametrize("machine", MACHINES)
 def test_sharing(machine: type[SharingMachine]) -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        machine, settings=settings(max_examples=60, stateful_step_count=50, deadline=None)
+        machine, settings=settings(max_examples=150, stateful_step_count=50, deadline=None)
     )
 
 
