@@ -24,6 +24,8 @@ from loadgen.versus.store import Run, Store, Visit
 from loadgen.workload import Arrivals, Job, Workload
 
 _STILL_S = 10.0
+_SETTLE_S = 0.5
+"""After a request has failed, before it is asked whether the server has ended."""
 _WARM_UP = 16
 """Requests of a case, before the first that counts."""
 _TURNS_A_ROUND = 1000
@@ -122,7 +124,7 @@ async def _run(
         foreign = ForeignCpu(process, busy_pid)
         records = await _answers(case, client, clock, turn, work)
         cores = foreign.look()
-    _check(records, process)
+    await _check(records, process)
     return Run(
         case=case.name,
         measures=_measures(case, records),
@@ -155,8 +157,10 @@ class _Given(Contents):
         return self._prompts[job.index]
 
 
-def _check(records: list[Record], process: ServerProcess) -> None:
+async def _check(records: list[Record], process: ServerProcess) -> None:
     failed = [record.failure for record in records if record.failure is not None]
+    if failed:
+        await asyncio.sleep(_SETTLE_S)
     if failed or process.exit_code is not None:
         ended = "" if process.exit_code is None else f"the server ended with code {process.exit_code}; "
         what = (
