@@ -16,11 +16,18 @@ from pipeline.checkpoint.card import ModelCard
 from pipeline.checkpoint.model import load_card
 from pipeline.cli import Commands
 from pipeline.errors import ConfigError
-from pipeline.gpu.evidence import MAX_INCREASE, MIN_TOKENS, SCHEMES, Evidence, find_evidence, save_evidence
+from pipeline.gpu.evaluation.evidence import (
+    MAX_INCREASE,
+    MIN_TOKENS,
+    SCHEMES,
+    Evidence,
+    find_evidence,
+    save_evidence,
+)
 
 if TYPE_CHECKING:
-    from pipeline.gpu.answers import AnswerScore
-    from pipeline.gpu.evaluate import Score, Setting
+    from pipeline.gpu.evaluation.answers import AnswerScore
+    from pipeline.gpu.evaluation.evaluate import Score, Setting
 
 DESCRIPTION = f"""\
 Read a text with a model in several ways, and compare: the perplexity, and how often they think the same
@@ -118,8 +125,8 @@ def _check(args: argparse.Namespace, is_of_kv: bool) -> None:
 
 
 def _compare_kv(args: argparse.Namespace, card: ModelCard) -> None:
-    from pipeline.gpu.answers import compare_answers
-    from pipeline.gpu.evaluate import compare
+    from pipeline.gpu.evaluation.answers import compare_answers
+    from pipeline.gpu.evaluation.evaluate import compare
 
     settings, results, tables = _settings(args), Results(), list[Table]()
     token_ids = _token_ids(args, card) if args.text else []
@@ -134,7 +141,7 @@ def _compare_kv(args: argparse.Namespace, card: ModelCard) -> None:
 
 
 def _settings(args: argparse.Namespace) -> "list[Setting]":
-    from pipeline.gpu.evaluate import Setting
+    from pipeline.gpu.evaluation.evaluate import Setting
 
     weights, budget = args.weights, _budget(args.kv_budget, args.window)
     quantised = [Setting(weights, kv_dtype) for kv_dtype in args.kv_dtype]
@@ -150,7 +157,7 @@ def _budget(wanted: str, size: int) -> int:
 
 
 def _compare_weights(args: argparse.Namespace, card: ModelCard) -> None:
-    from pipeline.gpu.evaluate import evaluate
+    from pipeline.gpu.evaluation.evaluate import evaluate
 
     evidence = evaluate(card, _token_ids(args, card), args.weights, args.against, _say)
     _print(args, evidence, _table_of_weights(card, evidence, args.weights))
@@ -216,7 +223,7 @@ def _table_of_answers(card: ModelCard, scores: "list[AnswerScore]") -> Table:
 
 
 def _record(card: ModelCard, evidence: Evidence) -> None:
-    from pipeline.gpu.weight_choice import choose_weights
+    from pipeline.gpu.weights.choice import choose_weights
 
     try:
         path = save_evidence(card, evidence)

@@ -13,11 +13,11 @@ from pipeline.assemble import device_options
 from pipeline.checkpoint.card import ModelCard
 from pipeline.checkpoint.model import load_card, num_parameters, size_bytes
 from pipeline.cli import Commands
-from pipeline.gpu.free_memory import free_host_bytes
-from pipeline.gpu.kv_dtype import KvDtype, block_bytes
-from pipeline.gpu.memory_plan import Load, MemoryPlan, plan_memory
+from pipeline.gpu.kv.dtype import KvDtype, block_bytes
+from pipeline.gpu.memory.free import free_host_bytes
+from pipeline.gpu.memory.plan import Load, MemoryPlan, plan_memory
+from pipeline.gpu.memory.sizing import Free, count_blocks
 from pipeline.gpu.options import RunnerOptions
-from pipeline.gpu.sizing import Free, count_blocks
 
 WEIGHT_BYTES = {"bf16": 2, "fp32": 4}
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pipeline.checkpoint.card import Architecture
-from pipeline.gpu.tensors import Shapes
+from pipeline.gpu.weights.tensors import Shapes
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class KvLayout(Protocol):
     """Which dimension of a kv_format's shape counts blocks; a block's content is the others, scales too."""
 
     def kv_format(self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> KvFormat:
-        """For the KvDtype that the layout was made for; kv_dtype.block_bytes says what a block takes."""
+        """For the KvDtype that the layout was made for; kv.dtype.block_bytes says what a block takes."""
         ...
 
 

@@ -9,20 +9,20 @@ import torch
 from pipeline.checkpoint.card import Architecture
 from pipeline.errors import ConfigError
 from pipeline.gpu.api import KvLayout, Model
-from pipeline.gpu.blocks import Weight
-from pipeline.gpu.evidence import NO_EVIDENCE, SCHEMES, Evidence
+from pipeline.gpu.evaluation.evidence import NO_EVIDENCE, SCHEMES, Evidence
 from pipeline.gpu.host.build import Build, HostUnavailable, find_compiler
 from pipeline.gpu.host.library import HostLibrary, load_library
 from pipeline.gpu.host.model import HostDecoder, check_shape
 from pipeline.gpu.host.sampling import HostSampler
 from pipeline.gpu.host.trial import choose_threads
 from pipeline.gpu.kernels.reference import TorchOps
-from pipeline.gpu.kv_dtype import KvDtype
+from pipeline.gpu.kv.dtype import KvDtype
 from pipeline.gpu.models import find_model
 from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.sampling import SamplingOp
-from pipeline.gpu.weight_choice import choose_weights
-from pipeline.gpu.weights import as_source, tensors_of
+from pipeline.gpu.weights.blocks import Weight
+from pipeline.gpu.weights.choice import choose_weights
+from pipeline.gpu.weights.load import as_source, tensors_of
 
 
 class Opened(NamedTuple):

@@ -12,7 +12,7 @@ from torch import Tensor
 from pipeline.checkpoint.card import Architecture
 from pipeline.gpu.api import AttentionPlan, LayerKv, Linear, Ops, StepInputs
 from pipeline.gpu.rope import RopeTable, Rotation
-from pipeline.gpu.tensors import Shapes, TensorBag
+from pipeline.gpu.weights.tensors import Shapes, TensorBag
 
 EMBEDDING, HEAD, NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
 QKV = ("q_proj", "k_proj", "v_proj")

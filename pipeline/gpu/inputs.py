@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pipeline.gpu.api import StepInputs
-from pipeline.gpu.contexts import Contexts, Ints
+from pipeline.gpu.kv.contexts import Contexts, Ints
 from pipeline.gpu.sampling import SamplingRows
 from pipeline.messages import NO_TOKEN, StepPlan
 

@@ -21,7 +21,7 @@ class RunnerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of the host backend's linears. int4: a GGUF's own quantised blocks, of 4 bits or not, as they are.
     auto is the fastest that an evaluation has found good enough, else bf16."""
     kv_dtype: Literal["auto", "bf16", "int8", "fp8", "int4"] = "auto"
-    """What keys and values are stored as (gpu.kv_dtype); auto is as the model's dtype."""
+    """What keys and values are stored as (gpu.kv.dtype); auto is as the model's dtype."""
     block_size: Literal[8, 16, 32, 64, 128] = 16
     """Tokens a KV block."""
     max_num_seqs: Count = 64

@@ -20,7 +20,7 @@ from pipeline.gpu.decoder import (
     norm_shapes,
 )
 from pipeline.gpu.rope import RopeTable, rope_tables
-from pipeline.gpu.tensors import Shapes, collect
+from pipeline.gpu.weights.tensors import Shapes, collect
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,20 +16,20 @@ from pipeline.checkpoint.model import weights_id
 from pipeline.errors import ConfigError
 from pipeline.gpu.api import LayerKv, Model
 from pipeline.gpu.backends import Opened, open_model
-from pipeline.gpu.blocks import Weight
-from pipeline.gpu.disk_file import DiskFile
-from pipeline.gpu.disk_kv import DiskKv, open_disk_file
-from pipeline.gpu.evidence import NO_EVIDENCE, Evidence, find_evidence
-from pipeline.gpu.free_memory import free_host_bytes
-from pipeline.gpu.host_kv import HostKv
+from pipeline.gpu.evaluation.evidence import NO_EVIDENCE, Evidence, find_evidence
 from pipeline.gpu.inputs import SlotTable
-from pipeline.gpu.kv_cache import log_size, new_kv_cache
-from pipeline.gpu.kv_dtype import block_bytes, token_bytes
+from pipeline.gpu.kv.cache import log_size, new_kv_cache
+from pipeline.gpu.kv.disk import DiskKv, open_disk_file
+from pipeline.gpu.kv.disk_file import DiskFile
+from pipeline.gpu.kv.dtype import block_bytes, token_bytes
+from pipeline.gpu.kv.host import HostKv
+from pipeline.gpu.memory.free import free_host_bytes
+from pipeline.gpu.memory.rehearsal import Rehearsal, Shape, measure_blocks
+from pipeline.gpu.memory.sizing import check_kv_memory, count_host_blocks, disk_kv_bytes
 from pipeline.gpu.options import RunnerOptions
-from pipeline.gpu.rehearsal import Rehearsal, Shape, measure_blocks
 from pipeline.gpu.sampling import SamplingOp
-from pipeline.gpu.sizing import check_kv_memory, count_host_blocks, disk_kv_bytes
-from pipeline.gpu.weights import FileWeights
+from pipeline.gpu.weights.blocks import Weight
+from pipeline.gpu.weights.load import FileWeights
 from pipeline.messages import DeviceReady, StepHandle, StepPlan
 
 Clock: TypeAlias = Callable[[], int]

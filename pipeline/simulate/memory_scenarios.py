@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from pipeline.errors import ConfigError
-from pipeline.gpu.kv_dtype import token_bytes
+from pipeline.gpu.kv.dtype import token_bytes
 from pipeline.simulate.case import MAX_TOKENS, PATIENT, Case, Scenario, case_of
 from pipeline.simulate.cells import Cell, find_capacity
 from pipeline.simulate.figures import Figures

@@ -19,7 +19,7 @@ from pipeline.simulate.models import DTYPE_BYTES, kv_bytes, layer_parameters, we
 from pipeline.simulate.work import StepWork
 
 KV_FRACTION = 0.8
-"""Of the memory that the weights leave, as gpu.sizing takes on a GPU."""
+"""Of the memory that the weights leave, as gpu.memory.sizing takes on a GPU."""
 
 
 class Roofline:

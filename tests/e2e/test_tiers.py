@@ -15,7 +15,7 @@ from pipeline import config as configuration
 from pipeline.checkpoint.card import ModelCard
 from pipeline.disk_messages import DiskMove, DiskMoved, DiskMoves, DiskReady
 from pipeline.errors import ConfigError
-from pipeline.gpu.disk_file import MAGIC, NAME_BYTES, PAGE
+from pipeline.gpu.kv.disk_file import MAGIC, NAME_BYTES, PAGE
 from pipeline.messages import DeviceReady, StepPlan
 from pipeline.runtime.testing import Cell, FakeHandle
 from tests.e2e.scraped import scrape

@@ -10,7 +10,7 @@ from torch import Tensor
 from pipeline.gpu.api import LayerKv, StepInputs
 from pipeline.gpu.kernels.quantise import dequantise, quantise
 from pipeline.gpu.kernels.reference import TorchOps
-from pipeline.gpu.kv_dtype import KvDtype, is_quantised
+from pipeline.gpu.kv.dtype import KvDtype, is_quantised
 
 CPU = torch.device("cpu")
 HEADS, KV_HEADS, HEAD_DIM = 6, 2, 48

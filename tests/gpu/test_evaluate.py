@@ -13,10 +13,10 @@ import torch
 from pipeline.__main__ import main
 from pipeline.checkpoint import ModelCard, describe
 from pipeline.errors import ConfigError
-from pipeline.gpu.answers import AnswerScore, answer_all, compare_answers, num_alike
-from pipeline.gpu.evaluate import Score, Setting, compare
-from pipeline.gpu.kv_dtype import token_bytes
-from pipeline.gpu.weights import load_tensors
+from pipeline.gpu.evaluation.answers import AnswerScore, answer_all, compare_answers, num_alike
+from pipeline.gpu.evaluation.evaluate import Score, Setting, compare
+from pipeline.gpu.kv.dtype import token_bytes
+from pipeline.gpu.weights.load import load_tensors
 from tests.gpu.oracle import hugging_face
 from tests.tiny_models import write_gguf
 

@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 from pipeline.__main__ import main
 from pipeline.checkpoint import ModelCard, describe
 from pipeline.errors import ConfigError
-from pipeline.gpu.evaluate import WINDOW, evaluate
-from pipeline.gpu.evidence import (
+from pipeline.gpu.evaluation.evaluate import WINDOW, evaluate
+from pipeline.gpu.evaluation.evidence import (
     BLOCKS_SCHEME,
     INT8_SCHEME,
     KNOWN,
@@ -25,7 +25,7 @@ from pipeline.gpu.evidence import (
 )
 from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.runner import Runner, build_runner, load_runner
-from pipeline.gpu.weights import load_tensors
+from pipeline.gpu.weights.load import load_tensors
 from tests.gpu.driver import TINY, random_tensors
 from tests.gpu.oracle import hugging_face
 from tests.tiny_models import write_gguf

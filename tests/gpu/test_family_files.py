@@ -24,7 +24,7 @@ from transformers import (
 from pipeline.checkpoint import describe
 from pipeline.checkpoint.card import Architecture, RopeScaling
 from pipeline.gpu.runner import load_runner
-from pipeline.gpu.weights import load_tensors
+from pipeline.gpu.weights.load import load_tensors
 from tests.gpu.agreement import FP32
 from tests.gpu.driver import TINY, Driver, KeepLogits, random_tensors
 from tests.gpu.oracle import logits_sync

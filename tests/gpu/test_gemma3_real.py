@@ -14,7 +14,7 @@ from pipeline.checkpoint import ModelCard, describe
 from pipeline.checkpoint.store import list_models
 from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.runner import load_runner
-from pipeline.gpu.weights import load_tensors
+from pipeline.gpu.weights.load import load_tensors
 from tests.gpu.driver import Driver, KeepLogits
 from tests.gpu.oracle import hugging_face
 from tests.unit.checkpoint.test_gguf_tokenizer import TEXTS, assert_same, of_transformers, random_texts

@@ -8,11 +8,11 @@ import torch
 
 from pipeline.errors import ConfigError
 from pipeline.gpu.api import LayerKv
-from pipeline.gpu.host_kv import HostKv
-from pipeline.gpu.kv_dtype import block_bytes
+from pipeline.gpu.kv.dtype import block_bytes
+from pipeline.gpu.kv.host import HostKv
+from pipeline.gpu.memory.sizing import count_host_blocks
 from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.runner import build_runner
-from pipeline.gpu.sizing import count_host_blocks
 from pipeline.messages import StepPlan
 from tests.gpu.driver import TINY, Driver, Sequence, random_tensors
 

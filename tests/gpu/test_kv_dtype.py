@@ -8,10 +8,10 @@ from structlog.testing import capture_logs
 from torch import Tensor
 
 from pipeline.checkpoint import ModelCard
-from pipeline.gpu.evaluate import BLOCK_SIZE, Setting, open_setting
-from pipeline.gpu.kv_dtype import KvDtype, block_bytes, token_bytes
+from pipeline.gpu.evaluation.evaluate import BLOCK_SIZE, Setting, open_setting
+from pipeline.gpu.evaluation.reader import Reader
+from pipeline.gpu.kv.dtype import KvDtype, block_bytes, token_bytes
 from pipeline.gpu.options import RunnerOptions
-from pipeline.gpu.reader import Reader
 from pipeline.gpu.runner import build_runner
 from tests.gpu.driver import TINY, random_tensors
 from tests.gpu.test_model import TEXT

@@ -7,7 +7,7 @@ import torch
 
 from pipeline.checkpoint import ModelCard
 from pipeline.gpu.runner import RunnerOptions, load_runner
-from pipeline.gpu.weights import load_tensors
+from pipeline.gpu.weights.load import load_tensors
 from tests.gpu.driver import Driver, KeepLogits, Sequence
 from tests.gpu.oracle import hugging_face
 

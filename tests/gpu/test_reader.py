@@ -9,9 +9,9 @@ from torch import Tensor
 from pipeline.checkpoint import ModelCard, describe
 from pipeline.core.retention import KEEP_ALL, Retention
 from pipeline.gpu.backends import open_model
-from pipeline.gpu.evaluate import BLOCK_SIZE, Setting
-from pipeline.gpu.reader import Reader
-from pipeline.gpu.weights import load_tensors
+from pipeline.gpu.evaluation.evaluate import BLOCK_SIZE, Setting
+from pipeline.gpu.evaluation.reader import Reader
+from pipeline.gpu.weights.load import load_tensors
 from tests.gpu.oracle import hugging_face
 from tests.tiny_models import write_gguf
 

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.gpu.device_memory import most_bytes
+from pipeline.gpu.memory.device import most_bytes
+from pipeline.gpu.memory.rehearsal import QUERIES, Rehearsal, Shape, warm_up
 from pipeline.gpu.options import RunnerOptions
-from pipeline.gpu.rehearsal import QUERIES, Rehearsal, Shape, warm_up
 from pipeline.gpu.runner import build_runner
 from pipeline.messages import StepHandle, StepPlan
 from tests.gpu.driver import TINY, random_tensors
@@ -79,7 +79,7 @@ def test_a_step_that_takes_more_leaves_less_for_the_cache(monkeypatch: pytest.Mo
     class Modest(Greedy):
         num_bytes = 1
 
-    monkeypatch.setattr("pipeline.gpu.rehearsal.free_bytes", lambda device: 2**30)
+    monkeypatch.setattr("pipeline.gpu.memory.rehearsal.free_bytes", lambda device: 2**30)
     options = RunnerOptions(
         device="cpu", kv_memory=0.5, max_num_seqs=10**5, max_num_batched_tokens=8, backend="torch"
     )

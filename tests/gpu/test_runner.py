@@ -8,7 +8,7 @@ import torch
 
 from pipeline.config import convert_options
 from pipeline.errors import ConfigError, ModelError
-from pipeline.gpu.kv_dtype import block_bytes
+from pipeline.gpu.kv.dtype import block_bytes
 from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.runner import build_runner
 from pipeline.messages import DeviceReady
@@ -31,7 +31,7 @@ def test_blocks_are_sized_by_memory_and_bounded_by_use() -> None:
 
 
 def test_what_there_is_no_memory_for_is_refused_with_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.gpu.rehearsal.free_bytes", lambda device: 2**28)
+    monkeypatch.setattr("pipeline.gpu.memory.rehearsal.free_bytes", lambda device: 2**28)
     with pytest.raises(ConfigError, match=r"num_blocks = 1000000 asks for .* are free beside the weights"):
         build_runner(TINY, random_tensors(TINY), RunnerOptions(device="cpu", num_blocks=10**6))
     with pytest.raises(ConfigError, match=r'kv_memory = "999TB" is not a size'):

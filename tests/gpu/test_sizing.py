@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import ConfigError, ModelError
-from pipeline.gpu.free_memory import cgroup_bytes, free_host_bytes
-from pipeline.gpu.sizing import (
+from pipeline.gpu.memory.free import cgroup_bytes, free_host_bytes
+from pipeline.gpu.memory.sizing import (
     AUTO_FRACTION,
     Free,
     check_fits,

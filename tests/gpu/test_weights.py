@@ -8,7 +8,7 @@ from gguf import GGMLQuantizationType as Kind
 
 from pipeline.checkpoint import ModelCard, describe
 from pipeline.errors import ModelError
-from pipeline.gpu.weights import load_tensors
+from pipeline.gpu.weights.load import load_tensors
 from tests.tiny_models import HEADS, KV_HEADS, interleaved, random_tensors, write_folder, write_gguf
 
 

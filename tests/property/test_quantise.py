@@ -9,7 +9,7 @@ from hypothesis.extra.numpy import arrays
 from torch import Tensor
 
 from pipeline.gpu.kernels.quantise import dequantise, quantise, round_up, row_bytes
-from pipeline.gpu.kv_dtype import GROUP, MAX_CODE, KvDtype
+from pipeline.gpu.kv.dtype import GROUP, MAX_CODE, KvDtype
 
 TINY = 1e-35
 """Smaller than this, a scale is no normal number of fp32."""

@@ -11,7 +11,7 @@ from gguf.constants import GGMLQuantizationType as Kind
 from pipeline.checkpoint.card import Architecture
 from pipeline.gpu.host.formats import BLOCK_FORMATS, GROUP, LANES, PANEL, Format
 from pipeline.gpu.host.library import HostLibrary
-from pipeline.gpu.tensors import Shapes
+from pipeline.gpu.weights.tensors import Shapes
 
 LINE = 64
 """Bytes of a cache line, at whose start everything begins."""

@@ -8,7 +8,7 @@ from ctypes import POINTER, Structure, c_char_p, c_float, c_int32, c_int64, c_vo
 from pathlib import Path
 
 from pipeline.gpu.host.build import Build, HostUnavailable, compile_library, provide_library
-from pipeline.gpu.kv_dtype import KvDtype
+from pipeline.gpu.kv.dtype import KvDtype
 
 CODES: dict[KvDtype, int] = {"bf16": 0, "int8": 1, "fp8": 2, "int4": 3}
 """KvShape.code."""

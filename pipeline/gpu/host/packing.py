@@ -7,12 +7,12 @@ import numpy as np
 from torch import Tensor
 
 from pipeline.checkpoint.card import Architecture
-from pipeline.gpu.blocks import Blocks, Weight, as_tensor
 from pipeline.gpu.host import library as abi
 from pipeline.gpu.host.formats import BLOCK_FORMATS, LANES, PANEL
 from pipeline.gpu.host.layout import Place, places_of
 from pipeline.gpu.host.weights import PackedLinear, PackedWeights
-from pipeline.gpu.tensors import Shapes, checked
+from pipeline.gpu.weights.blocks import Blocks, Weight, as_tensor
+from pipeline.gpu.weights.tensors import Shapes, checked
 
 CHUNK_ROWS = 4096
 """Rows of a weight that are widened to fp32 at a time."""

@@ -15,9 +15,9 @@ from pipeline.gpu.host.library import HostLibrary
 from pipeline.gpu.host.packed_file import MAX_BYTES, map_packed, packed_path, save_packed
 from pipeline.gpu.host.packing import fill
 from pipeline.gpu.host.weights import PackedWeights
-from pipeline.gpu.memory import huge_zeros
-from pipeline.gpu.tensors import Shapes
-from pipeline.gpu.weights import WeightSource
+from pipeline.gpu.memory.pages import huge_zeros
+from pipeline.gpu.weights.load import WeightSource
+from pipeline.gpu.weights.tensors import Shapes
 
 NO_BLOCKS = (
     'weights = "int4" runs the quantised blocks of a GGUF as they are, and this model has none that can. '

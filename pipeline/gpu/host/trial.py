@@ -7,7 +7,7 @@ from pipeline.checkpoint.card import Architecture
 from pipeline.gpu.api import StepInputs
 from pipeline.gpu.host.model import HostDecoder
 from pipeline.gpu.host.threads import MANY, Threads, candidates, choose
-from pipeline.gpu.kv_cache import new_kv_cache
+from pipeline.gpu.kv.cache import new_kv_cache
 
 
 def choose_threads(model: HostDecoder, architecture: Architecture, block_size: int) -> Threads:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from pipeline.gpu.api import LayerKv
 from pipeline.gpu.kernels.quantise import dequantise
 from pipeline.gpu.kernels.tiles import TILE, DecodeTiles, PrefillTiles
-from pipeline.gpu.kv_dtype import KvDtype, is_quantised
+from pipeline.gpu.kv.dtype import KvDtype, is_quantised
 
 MIN_ROWS_FP32 = 16
 """fp32 products with fewer rows go to other MKL kernels, which round differently."""

@@ -1,4 +1,4 @@
-"""Keys and values as codes and scales (gpu.kv_dtype), in plain torch: the oracle of every other kernel's.
+"""Keys and values as codes and scales (gpu.kv.dtype), in plain torch: the oracle of every other kernel's.
 
 A stored row is one token's key, or value, in one head, as bytes: its codes, then its scales.
   int8  one byte a code, two's complement
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pipeline.gpu.kv_dtype import GROUP, MAX_CODE, SCALE_BYTES, KvDtype, code_bytes, num_scales
+from pipeline.gpu.kv.dtype import GROUP, MAX_CODE, SCALE_BYTES, KvDtype, code_bytes, num_scales
 
 
 def row_bytes(head_dim: int, kv_dtype: KvDtype) -> int:

@@ -11,7 +11,7 @@ from pipeline.gpu.kernels.attention import Cache, attend_decode, attend_prefill
 from pipeline.gpu.kernels.linear import PackedLinear, PlainLinear, can_pack
 from pipeline.gpu.kernels.quantise import quantise, row_bytes
 from pipeline.gpu.kernels.tiles import TilePlan, causal_mask
-from pipeline.gpu.kv_dtype import KvDtype, is_quantised
+from pipeline.gpu.kv.dtype import KvDtype, is_quantised
 
 
 class TorchOps:

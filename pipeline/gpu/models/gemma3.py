@@ -1,7 +1,7 @@
 """Gemma 3, text only: norms before and after attention and feed-forward, GeGLU, queries and keys normed, and
 local layers - a sliding window, a rotation of their own - between those that see the whole context.
 
-Weights of norms are as multiplied: the 1 that Gemma's own files leave out has been added (gpu.weights).
+Weights of norms are as multiplied: the 1 that Gemma's own files leave out has been added (gpu.weights.load).
 """
 
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ from pipeline.gpu.decoder import (
     norm_shapes,
 )
 from pipeline.gpu.rope import RopeTable, rope_tables
-from pipeline.gpu.tensors import Shapes, collect
+from pipeline.gpu.weights.tensors import Shapes, collect
 
 NORMS = (
     "input_layernorm",

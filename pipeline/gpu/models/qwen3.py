@@ -4,7 +4,7 @@ from pipeline.checkpoint.card import Architecture
 from pipeline.gpu.api import Family
 from pipeline.gpu.decoder import QKVO, attention_shapes
 from pipeline.gpu.prenorm import pre_norm_family
-from pipeline.gpu.tensors import Shapes
+from pipeline.gpu.weights.tensors import Shapes
 
 
 def _attention(architecture: Architecture) -> Shapes:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pipeline.gpu.host.library import HostLibrary
 from pipeline.gpu.kernels.quantise import dequantise, quantise
-from pipeline.gpu.kv_dtype import KvDtype
+from pipeline.gpu.kv.dtype import KvDtype
 from tests.gpu.host.kernels import (
     THREADS,
     Cache,

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from pipeline.gpu.host import library as abi
 from pipeline.gpu.host.formats import Format
-from pipeline.gpu.kv_dtype import SCALE_BYTES, KvDtype, code_bytes, num_scales
+from pipeline.gpu.kv.dtype import SCALE_BYTES, KvDtype, code_bytes, num_scales
 
 PANEL_DTYPE = np.dtype([("weight", np.uintp), ("format", np.int32), ("unused", np.int32)])
 """abi.Panel."""

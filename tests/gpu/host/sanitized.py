@@ -11,7 +11,7 @@ import numpy as np
 
 from pipeline.gpu.host import library as abi
 from pipeline.gpu.host.formats import BLOCK_FORMATS
-from pipeline.gpu.kv_dtype import KvDtype
+from pipeline.gpu.kv.dtype import KvDtype
 from tests.gpu.host import kernels
 from tests.gpu.host.gguf_rows import KINDS, random_rows
 from tests.gpu.host.kernels import Floats, Packed, pack, pointer, to_bf16

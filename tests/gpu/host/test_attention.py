@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.gpu.host.library import HostLibrary
-from pipeline.gpu.kv_dtype import KvDtype
+from pipeline.gpu.kv.dtype import KvDtype
 from tests.gpu.host.attention_cases import MASS_UNITS, Case, Row, Shape, alone, expected, make, run
 
 few = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pipeline.gpu.host.library import HostLibrary
 from pipeline.gpu.kernels.quantise import dequantise, quantise
-from pipeline.gpu.kv_dtype import GROUP, MAX_CODE, KvDtype
+from pipeline.gpu.kv.dtype import GROUP, MAX_CODE, KvDtype
 from tests.gpu.host import kernels
 from tests.gpu.host.kernels import Floats
 

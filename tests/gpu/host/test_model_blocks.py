@@ -14,7 +14,7 @@ from pipeline.gpu.host.library import load_library
 from pipeline.gpu.models.llama import LLAMA
 from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.runner import load_runner
-from pipeline.gpu.weights import FileWeights
+from pipeline.gpu.weights.load import FileWeights
 from tests.gpu.driver import Driver, KeepLogits
 from tests.gpu.host.test_model import relative_error
 from tests.tiny_models import random_tensors, write_gguf

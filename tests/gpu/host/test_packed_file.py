@@ -12,7 +12,6 @@ from structlog.testing import capture_logs
 
 from pipeline.checkpoint import describe
 from pipeline.errors import ConfigError
-from pipeline.gpu.blocks import Weight
 from pipeline.gpu.host import packed_file
 from pipeline.gpu.host.build import Build, find_compiler
 from pipeline.gpu.host.layout import Choice
@@ -21,7 +20,8 @@ from pipeline.gpu.host.packed_file import make_room
 from pipeline.gpu.host.provision import provide_weights
 from pipeline.gpu.host.weights import PackedWeights
 from pipeline.gpu.models.llama import LLAMA
-from pipeline.gpu.weights import GivenWeights
+from pipeline.gpu.weights.blocks import Weight
+from pipeline.gpu.weights.load import GivenWeights
 from tests.gpu.driver import TINY, random_tensors
 from tests.tiny_models import write_gguf
 
@@ -151,7 +151,7 @@ def test_int4_needs_blocks(folder: Path, native: HostLibrary) -> None:
 
 
 def test_the_identity_is_of_the_file(tmp_path: Path) -> None:
-    from pipeline.gpu.weights import FileWeights
+    from pipeline.gpu.weights.load import FileWeights
 
     path = write_gguf(tmp_path / "a.gguf")
     card = describe(path, "a")

@@ -4,7 +4,7 @@ import pytest
 
 from pipeline.core.policies import SchedulingOptions
 from pipeline.errors import ConfigError
-from pipeline.gpu.sizing import AUTO_FRACTION
+from pipeline.gpu.memory.sizing import AUTO_FRACTION
 from pipeline.messages import SamplingParams, TokenizedRequest
 from pipeline.simulate import roofline
 from pipeline.simulate.devices import DEVICES

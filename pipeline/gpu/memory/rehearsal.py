@@ -18,9 +18,9 @@ from typing import NamedTuple, TypeAlias
 import structlog
 import torch
 
-from pipeline.gpu.device_memory import free_bytes, in_use_bytes, most_bytes
+from pipeline.gpu.memory.device import free_bytes, in_use_bytes, most_bytes
+from pipeline.gpu.memory.sizing import Free, check_fits, count_blocks
 from pipeline.gpu.options import RunnerOptions
-from pipeline.gpu.sizing import Free, check_fits, count_blocks
 from pipeline.messages import Admitted, SamplingParams, StepHandle, StepPlan
 
 QUERIES = 128

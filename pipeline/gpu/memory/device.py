@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from pipeline.gpu.free_memory import free_host_bytes
+from pipeline.gpu.memory.free import free_host_bytes
 
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import structlog
 
-from pipeline.gpu.evidence import SCHEMES, Evidence
+from pipeline.gpu.evaluation.evidence import SCHEMES, Evidence
 from pipeline.gpu.host.layout import Choice
 
 

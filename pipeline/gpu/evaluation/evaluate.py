@@ -15,11 +15,11 @@ from pipeline.core.block_pool import blocks_for
 from pipeline.core.retention import KvEviction, Retention, Retentions
 from pipeline.errors import ConfigError, RequestError
 from pipeline.gpu.backends import Opened, open_model
-from pipeline.gpu.evidence import SCHEMES, Evidence
-from pipeline.gpu.kv_dtype import KvDtype, token_bytes
+from pipeline.gpu.evaluation.evidence import SCHEMES, Evidence
+from pipeline.gpu.evaluation.reader import Reader
+from pipeline.gpu.kv.dtype import KvDtype, token_bytes
 from pipeline.gpu.options import RunnerOptions
-from pipeline.gpu.reader import Reader
-from pipeline.gpu.weights import FileWeights
+from pipeline.gpu.weights.load import FileWeights
 from pipeline.messages import DeviceReady, Terms
 
 WINDOW = 512

@@ -1,6 +1,7 @@
 """How many KV blocks there will be: arithmetic over what is free. Without torch, so that it can be planned.
 
-What the largest step needs beside the cache is measured (gpu.rehearsal) and left free; the rest is divided.
+What the largest step needs beside the cache is measured (gpu.memory.rehearsal) and left free; the rest is
+divided.
 """
 
 import re

@@ -5,7 +5,7 @@ import msgspec
 from pipeline.checkpoint.card import Architecture
 from pipeline.core.block_pool import blocks_for
 from pipeline.errors import ConfigError
-from pipeline.gpu.kv_dtype import KvDtype, token_bytes
+from pipeline.gpu.kv.dtype import KvDtype, token_bytes
 
 
 class Load(msgspec.Struct, frozen=True):

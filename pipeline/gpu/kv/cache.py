@@ -5,8 +5,8 @@ import torch
 
 from pipeline.checkpoint.card import Architecture
 from pipeline.gpu.api import KvLayout, LayerKv
-from pipeline.gpu.kv_dtype import KvDtype
-from pipeline.gpu.memory import zeros
+from pipeline.gpu.kv.dtype import KvDtype
+from pipeline.gpu.memory.pages import zeros
 
 
 def new_kv_cache(

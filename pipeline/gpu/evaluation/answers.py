@@ -7,8 +7,8 @@ import torch
 
 from pipeline.checkpoint.card import ModelCard
 from pipeline.errors import ConfigError
-from pipeline.gpu.evaluate import BLOCK_SIZE, Progress, Setting, Weights, open_setting
-from pipeline.gpu.reader import Reader
+from pipeline.gpu.evaluation.evaluate import BLOCK_SIZE, Progress, Setting, Weights, open_setting
+from pipeline.gpu.evaluation.reader import Reader
 
 Answers = list[list[int]]
 

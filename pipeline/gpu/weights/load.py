@@ -13,8 +13,8 @@ from pipeline.checkpoint.gguf_config import ROPE_FACTORS
 from pipeline.checkpoint.gguf_header import GgufTensor, read_header
 from pipeline.checkpoint.safetensors_files import tensor_files
 from pipeline.errors import ModelError
-from pipeline.gpu.blocks import Blocks, Weight, as_tensor
-from pipeline.gpu.tensor_names import as_multiplied, of_folder, of_gguf
+from pipeline.gpu.weights.blocks import Blocks, Weight, as_tensor
+from pipeline.gpu.weights.tensor_names import as_multiplied, of_folder, of_gguf
 
 LM_HEAD = "lm_head.weight"
 

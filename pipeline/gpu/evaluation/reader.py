@@ -11,7 +11,7 @@ from pipeline.core.block_pool import blocks_for
 from pipeline.core.retention import KEEP_ALL, Retention
 from pipeline.gpu.backends import Opened
 from pipeline.gpu.inputs import SlotTable
-from pipeline.gpu.kv_cache import new_kv_cache
+from pipeline.gpu.kv.cache import new_kv_cache
 from pipeline.messages import Admitted, DropQuestion, SamplingParams, StepPlan
 
 CPU = torch.device("cpu")

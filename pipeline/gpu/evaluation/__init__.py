@@ -1,0 +1,1 @@
+"""How good a model still is with its weights or its KV made smaller."""

@@ -1,0 +1,1 @@
+"""How much memory there is, and what a server makes of it."""

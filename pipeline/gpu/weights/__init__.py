@@ -1,0 +1,1 @@
+"""A checkpoint's tensors on their way into a model."""
