@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.gpu.memory.device import most_bytes
-from pipeline.gpu.memory.rehearsal import QUERIES, Rehearsal, Shape, warm_up
+from pipeline.gpu.memory.rehearsal import QUERIES, Rehearsal, Shape
 from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.runner import build_runner
-from pipeline.messages import StepHandle, StepPlan
 from tests.gpu.driver import TINY, random_tensors
 
 CPU = torch.device("cpu")
@@ -93,18 +92,3 @@ def test_a_step_that_takes_more_leaves_less_for_the_cache(monkeypatch: pytest.Mo
     block = TINY.num_layers * 2 * TINY.num_kv_heads * TINY.head_dim * 2 * 16
     assert 60 * 2**20 < (modest - wide) * block < 130 * 2**20, "half of 256 MiB less what else it takes"
     assert 110 * 2**20 < (wide - two) * block < 150 * 2**20, "two steps may run at once"
-
-
-@pytest.mark.parametrize("num_blocks", [1, 3, 1000])
-def test_the_warm_up_runs_in_any_pool(num_blocks: int) -> None:
-    options = RunnerOptions(device="cpu", num_blocks=num_blocks, max_num_seqs=4, max_num_batched_tokens=64)
-    runner = build_runner(TINY, random_tensors(TINY), options)
-    plans: list[StepPlan] = []
-
-    def launch(plan: StepPlan) -> StepHandle:
-        plans.append(plan)
-        return runner.launch(plan)
-
-    warm_up(launch, Shape(4, 64, 256, 16), num_blocks)
-    assert [len(plan.token_ids) for plan in plans] == {1: [16, 1], 3: [48, 3], 1000: [64, 4]}[num_blocks]
-    assert all(block < num_blocks for plan in plans for block in plan.block_ids)

@@ -108,17 +108,6 @@ class Shape:
 Launch: TypeAlias = Callable[[StepPlan], StepHandle]
 
 
-def warm_up(launch: Launch, shape: Shape, num_blocks: int) -> None:
-    """The widest step and one of decode, over blocks that nobody holds yet, of which there are `num_blocks`:
-    no first request then pays for what a first step pays. Their tokens are thrown away.
-    """
-    for rows in (shape.widest(), shape.fullest(0)):
-        while shape.num_written(rows) > num_blocks:
-            rows = Rows(rows.num_tokens[:-1], rows.num_computed[:-1])
-        if rows.num_tokens:
-            launch(shape.plan(rows, num_blocks)).token_ids_sync()
-
-
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
     """Which steps are run, over how many blocks.
