@@ -21,7 +21,7 @@ COMMANDS = {
     "chat": "talk to a running server",
     "model": "fetch, list and show models",
     "check-config": "check config.toml and show what would run",
-    "eval": "measure what quantised weights cost in quality",
+    "eval": "measure what quantised weights and KV cost in quality",
     "bench": "measure one stage, or the whole pipeline",
     "trace": "save a running server's trace for Perfetto",
     "doctor": "say what holds a server back, and what to change",
