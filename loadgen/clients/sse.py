@@ -55,31 +55,40 @@ class SseClient:
         path = f"{self._dialer.path}/v1/{'chat/' if isinstance(prompt, tuple) else ''}completions"
         wire = request("POST", path, self._dialer.host, _HEADERS, msgspec.json.encode(fields))
         record.sent_s = self._clock()
+        kept = None if conduct.reads_oddly else self._kept()
+        if kept is not None and await self._ask(kept, wire, record, conduct):
+            return
         try:
-            connection = await self._connection(conduct)
+            connection = await self._dialer.open(
+                lambda: _Connection(self._clock), is_small=conduct.reads_oddly
+            )
         except OSError as error:
             record.fail("connect", describe(error))
             return
+        await self._ask(connection, wire, record, conduct)
+
+    async def _ask(self, connection: "_Connection", wire: bytes, record: Record, conduct: Conduct) -> bool:
         try:
-            await connection.ask(wire, record, conduct)
+            return await connection.ask(wire, record, conduct)
         finally:
             if connection.is_idle and not conduct.reads_oddly:
                 self._idle.append(connection)
             else:
                 connection.abort()
 
-    async def _connection(self, conduct: Conduct) -> "_Connection":
-        """The one used last, for it is the least likely to be closed, else a new one.
+    def _kept(self) -> "_Connection | None":
+        """The connection used last, for it is the least likely to be closed.
 
         If it has waited too long, so have all before it: they are closed one a request, for closing all at
         once would make this one late.
         """
-        if self._idle and not conduct.reads_oddly:
-            connection = self._idle.pop()
-            if connection.is_idle and self._clock() - connection.ended_s < _KEEPALIVE_S:
-                return connection
-            connection.abort()
-        return await self._dialer.open(lambda: _Connection(self._clock), is_small=conduct.reads_oddly)
+        if not self._idle:
+            return None
+        connection = self._idle.pop()
+        if connection.is_idle and self._clock() - connection.ended_s < _KEEPALIVE_S:
+            return connection
+        connection.abort()
+        return None
 
 
 class _Connection(asyncio.Protocol):
@@ -88,6 +97,7 @@ class _Connection(asyncio.Protocol):
     def __init__(self, clock: Callable[[], float]) -> None:
         self.ended_s = 0.0
         self._clock = clock
+        self._num_answered = 0
         self._transport: asyncio.Transport
         self._exchange: _Exchange | None = None
 
@@ -95,17 +105,21 @@ class _Connection(asyncio.Protocol):
     def is_idle(self) -> bool:
         return self._exchange is None and not self._transport.is_closing()
 
-    async def ask(self, wire: bytes, record: Record, conduct: Conduct) -> None:
-        """Sends `wire` and returns when its answer has ended."""
+    async def ask(self, wire: bytes, record: Record, conduct: Conduct) -> bool:
+        """Sends `wire` and returns when its answer has ended.
+
+        False: the server has closed the connection after an earlier answer, before it read this; it is to be
+        asked again on a new one (RFC 9112, section 9.3.1). `record` says nothing of it.
+        """
         if self._transport.is_closing():
             record.fail("disconnected", "the connection was closed as soon as it was open")
-            return
+            return True
         ended = asyncio.get_running_loop().create_future()
         self._exchange = _Exchange(record, ended)
         if conduct is not PLAIN:
             self._exchange.manners = Manners(conduct, record, self._transport, self._leave)
         self._transport.write(wire)
-        await ended
+        return await ended
 
     def abort(self) -> None:
         """What was asked is nobody's any more."""
@@ -137,6 +151,8 @@ class _Connection(asyncio.Protocol):
         exchange = self._exchange
         if exchange is not None and exc is None and exchange.ends_at_close:
             self._end(exchange, keeps_open=False)
+        elif exchange is not None and self._num_answered and not exchange.has_begun:
+            self._settle(exchange, keeps_open=False, is_answered=False)
         else:
             self._fail("disconnected", "the connection was closed" if exc is None else describe(exc))
 
@@ -155,21 +171,22 @@ class _Connection(asyncio.Protocol):
 
     def _end(self, exchange: "_Exchange", *, keeps_open: bool) -> None:
         exchange.end()
+        self._num_answered += 1
         self._settle(exchange, keeps_open=keeps_open)
 
-    def _settle(self, exchange: "_Exchange", *, keeps_open: bool) -> None:
+    def _settle(self, exchange: "_Exchange", *, keeps_open: bool, is_answered: bool = True) -> None:
         self._exchange = None
         self.ended_s = self._clock()
         if not keeps_open:
             self.abort()
         if not exchange.ended.done():
-            exchange.ended.set_result(None)
+            exchange.ended.set_result(is_answered)
 
 
 class _Exchange:
     """One request's answer, from its first byte to its last."""
 
-    def __init__(self, record: Record, ended: asyncio.Future[None]) -> None:
+    def __init__(self, record: Record, ended: asyncio.Future[bool]) -> None:
         self.record = record
         self.ended = ended
         self.manners: Manners | None = None
@@ -179,6 +196,10 @@ class _Exchange:
         self._splitter = EventSplitter()
         self._answer = SseAnswer(record)
         self._error = b""
+
+    @property
+    def has_begun(self) -> bool:
+        return self._head is not None or bool(self._start)
 
     @property
     def is_complete(self) -> bool:

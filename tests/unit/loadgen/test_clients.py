@@ -1,6 +1,8 @@
 """Both clients against a scripted server over real sockets: what counts as a token, an end, a failure."""
 
 import asyncio
+import contextlib
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -8,6 +10,8 @@ import pytest
 
 from loadgen.clients import Client, connect
 from loadgen.clients.connect import target
+from loadgen.clients.dial import Dialer
+from loadgen.clients.sse import SseClient
 from loadgen.clients.sse_events import EventSplitter
 from loadgen.clock import RunClock
 from loadgen.errors import ServerError, UsageError
@@ -271,3 +275,50 @@ def test_the_model_is_found_and_another_is_refused() -> None:
                 await connected(server.url, None)
 
     asyncio.run(main())
+
+
+async def _read_request(reader: asyncio.StreamReader) -> None:
+    head = await reader.readuntil(b"\r\n\r\n")
+    found = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
+    assert found is not None
+    await reader.readexactly(int(found[1]))
+
+
+async def after_an_answer(second: bytes) -> tuple[list[str | None], int]:
+    """Two requests, one after the other, of a server that keeps a connection after the first on it and sends
+    `second` before it closes it at the next. How they failed; the number of connections.
+    """
+    content = text("x") + usage(1, 1) + DONE
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: {len(content)}\r\n\r\n"
+    num_connections = 0
+
+    async def serve_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal num_connections
+        num_connections += 1
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            await _read_request(reader)
+            writer.write(head.encode() + content)
+            await _read_request(reader)
+            writer.write(second)
+        writer.close()
+
+    server = await asyncio.start_server(serve_one, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    clock = RunClock()
+    dialer = Dialer(f"http://127.0.0.1:{port}")
+    client = SseClient(dialer, "fake", clock)
+    clock.start()
+    records = [Record(i, 0.0, 1, 1) for i in range(2)]
+    for record in records:
+        await client.generate("hello", 1, record)
+    client.close()
+    server.close()
+    return [reason(record) for record in records], num_connections
+
+
+def test_a_connection_closed_after_its_last_answer_is_replaced() -> None:
+    assert asyncio.run(after_an_answer(b"")) == ([None, None], 2)
+
+
+def test_one_closed_in_the_middle_of_an_answer_is_a_failure() -> None:
+    assert asyncio.run(after_an_answer(b"HTTP/1.1 200 OK\r\n")) == ([None, "disconnected"], 1)
