@@ -114,7 +114,7 @@ class _Connection(asyncio.Protocol):
         if self._transport.is_closing():
             record.fail("disconnected", "the connection was closed as soon as it was open")
             return True
-        ended = asyncio.get_running_loop().create_future()
+        ended: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._exchange = _Exchange(record, ended)
         if conduct is not PLAIN:
             self._exchange.manners = Manners(conduct, record, self._transport, self._leave)

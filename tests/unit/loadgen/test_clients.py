@@ -288,7 +288,7 @@ async def after_an_answer(second: bytes) -> tuple[list[str | None], int]:
     """Two requests, one after the other, of a server that keeps a connection after the first on it and sends
     `second` before it closes it at the next. How they failed; the number of connections.
     """
-    content = text("x") + usage(1, 1) + DONE
+    content = text("x", "length") + usage(1, 1) + DONE
     head = f"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: {len(content)}\r\n\r\n"
     num_connections = 0
 
