@@ -290,17 +290,20 @@ async def after_an_answer(second: bytes) -> tuple[list[str | None], int]:
     """
     content = text("x", "length") + usage(1, 1) + DONE
     head = f"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: {len(content)}\r\n\r\n"
-    num_connections = 0
+    served: list[asyncio.Task[None]] = []
 
     async def serve_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal num_connections
-        num_connections += 1
-        with contextlib.suppress(asyncio.IncompleteReadError):
+        task = asyncio.current_task()
+        assert task is not None
+        served.append(task)
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             await _read_request(reader)
             writer.write(head.encode() + content)
             await _read_request(reader)
             writer.write(second)
         writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
 
     server = await asyncio.start_server(serve_one, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
@@ -312,8 +315,9 @@ async def after_an_answer(second: bytes) -> tuple[list[str | None], int]:
     for record in records:
         await client.generate("hello", 1, record)
     client.close()
+    await asyncio.gather(*served)
     server.close()
-    return [reason(record) for record in records], num_connections
+    return [reason(record) for record in records], len(served)
 
 
 def test_a_connection_closed_after_its_last_answer_is_replaced() -> None:
