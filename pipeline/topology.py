@@ -9,10 +9,11 @@ The only cycle, schedule -> execute -> sample -> schedule, is closed by credits:
 from enum import StrEnum
 from typing import NamedTuple
 
-from pipeline.disk_messages import DiskMoved, DiskMoves
 from pipeline.messages import (
     Cancel,
     DeviceReady,
+    DiskMoved,
+    DiskMoves,
     GenerateRequest,
     Open,
     Pause,

@@ -19,7 +19,7 @@ from pipeline.core.kv_events import KvEvents
 from pipeline.core.prefix import NOWHERE, Entry, Link, PrefixHash
 from pipeline.core.sequence import Sequence
 from pipeline.core.tiers import Tiers
-from pipeline.disk_messages import DiskMoved, DiskMoves
+from pipeline.messages import DiskMoved, DiskMoves
 
 
 class SharedPrefixes(Protocol):

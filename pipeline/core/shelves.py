@@ -15,8 +15,7 @@ from pipeline.core.block_pool import BlockPool
 from pipeline.core.host_places import HostPlaces
 from pipeline.core.prefix import NOWHERE, Entry, Link
 from pipeline.core.sequence import Sequence
-from pipeline.disk_messages import DiskMove, DiskMoved, DiskMoves, DiskReady, Shelved
-from pipeline.messages import DeviceReady
+from pipeline.messages import DeviceReady, DiskMove, DiskMoved, DiskMoves, DiskReady, Shelved
 
 MAX_STORING = 16
 """Blocks on their way to disk at once; more wait, and may be gone by then."""

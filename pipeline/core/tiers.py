@@ -17,8 +17,7 @@ from pipeline.core.prefix import NOWHERE, Entry
 from pipeline.core.sequence import Sequence
 from pipeline.core.shelves import Shelves
 from pipeline.core.step_cost import StepCost
-from pipeline.disk_messages import DiskMoved, DiskMoves
-from pipeline.messages import DeviceReady
+from pipeline.messages import DeviceReady, DiskMoved, DiskMoves
 
 MAX_SAVE_NS = 1_000_000
 """A plan's saves take so long, or"""

@@ -43,6 +43,8 @@ class StepInputs:
     windows: Tensor | None = None
     """[B] int32: a query that sees the first n entries of its context sees of these only the first `sinks`
     and the last `window`; window 0: all. None: every row sees all."""
+    max_queries: int = 0
+    """The most tokens of a row, known without asking the device; 1: all rows decode. 0: not said."""
     mass: Tensor | None = None
     """[B, max_blocks] int64, to be added to: how much the row's queries attended to each block of its table,
     summed over layers and query heads, in units of 2**-32. None: not asked for."""
@@ -62,6 +64,9 @@ class Linear(Protocol):
         """[T, in] -> [T, out], a new tensor of x's dtype."""
         ...
 
+
+Rotation: TypeAlias = tuple[Tensor, Tensor]
+"""cos and sin of a step's tokens, [T, 1, D / 2] fp32."""
 
 AttentionPlan: TypeAlias = Any
 """Indices and masks of one step, shared by all its layers; its type is the private matter of one Ops."""
@@ -110,15 +115,14 @@ class Ops(KvLayout, Protocol):
         """residual += x in place, then its rms_norm. [T, C], [T, C] -> [T, C]; x may be overwritten."""
         ...
 
-    def rope(self, x: Tensor, cos: Tensor, sin: Tensor) -> None:
-        """Rotate [T, heads, D] in place (Su et al. 2021), element i paired with i + D / 2 as in Llama.
+    def rope_and_write_kv(
+        self, q: Tensor, k: Tensor, v: Tensor, rotation: Rotation, kv: LayerKv, slot_mapping: Tensor
+    ) -> None:
+        """Rotate q [T, H, D] in place, write the rotated k and v [T, Hkv, D] into the cache at slot_mapping
+        [T]; k may be rotated in place or left as it is. All three may be views with strides of their own.
 
-        cos, sin: [T, 1, D / 2] fp32.
+        Rotation (Su et al. 2021): element i is paired with i + D / 2 as in Llama.
         """
-        ...
-
-    def write_kv(self, k: Tensor, v: Tensor, kv: LayerKv, slot_mapping: Tensor) -> None:
-        """Write [T, Hkv, D] keys (rotated) and values into the cache at slot_mapping [T]."""
         ...
 
     def plan_attention(self, inputs: StepInputs) -> AttentionPlan:

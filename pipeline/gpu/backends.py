@@ -15,10 +15,10 @@ from pipeline.gpu.host.library import HostLibrary, load_library
 from pipeline.gpu.host.model import HostDecoder, check_shape
 from pipeline.gpu.host.sampling import HostSampler
 from pipeline.gpu.host.trial import choose_threads
-from pipeline.gpu.kernels.reference import TorchOps
 from pipeline.gpu.kv.dtype import KvDtype
 from pipeline.gpu.models import find_model
 from pipeline.gpu.options import RunnerOptions
+from pipeline.gpu.reference.ops import TorchOps
 from pipeline.gpu.sampling import SamplingOp
 from pipeline.gpu.weights.blocks import Weight
 from pipeline.gpu.weights.choice import choose_weights

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from pipeline.checkpoint.card import Architecture
-from pipeline.gpu.api import AttentionPlan, LayerKv, Linear, Ops, StepInputs
-from pipeline.gpu.rope import RopeTable, Rotation
+from pipeline.gpu.api import AttentionPlan, LayerKv, Linear, Ops, Rotation, StepInputs
+from pipeline.gpu.rope import RopeTable
 from pipeline.gpu.weights.tensors import Shapes, TensorBag
 
 EMBEDDING, HEAD, NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
@@ -54,14 +54,9 @@ class ForwardPass:
         ops, num_heads, num_kv_heads = self._ops, self._arch.num_heads, self._arch.num_kv_heads
         qkv = layer.qkv(x).view(x.shape[0], -1, self._arch.head_dim)
         q, k, v = torch.split(qkv, [num_heads, num_kv_heads, num_kv_heads], dim=1)
-        rotation = self._rotation(layer.rope)
         if layer.q_norm is not None and layer.k_norm is not None:
             q, k = self.norm(q, layer.q_norm), self.norm(k, layer.k_norm)
-            ops.rope(q, *rotation)
-            ops.rope(k, *rotation)
-        else:
-            ops.rope(qkv[:, : num_heads + num_kv_heads], *rotation)
-        ops.write_kv(k, v, kv, self._inputs.slot_mapping)
+        ops.rope_and_write_kv(q, k, v, self._rotation(layer.rope), kv, self._inputs.slot_mapping)
         return layer.output(ops.attention(q, kv, self._plan, self._arch.score_scale, layer.window))
 
     def _rotation(self, rope: RopeTable) -> Rotation:

@@ -10,6 +10,7 @@ from torch import Tensor
 from pipeline.gpu.api import StepInputs
 from pipeline.gpu.kv.contexts import Contexts, Ints
 from pipeline.gpu.sampling import SamplingRows
+from pipeline.gpu.sampling_slots import SamplingSlots
 from pipeline.messages import NO_TOKEN, StepPlan
 
 
@@ -32,16 +33,13 @@ class SlotTable:
         self._block_size = block_size
         self._device = device
         self._block_tables = np.zeros((max_num_seqs, max_blocks), dtype=np.int32)
-        self._temperature = np.zeros(max_num_seqs, dtype=np.float32)
-        self._top_k = np.zeros(max_num_seqs, dtype=np.int64)
-        self._top_p = np.ones(max_num_seqs, dtype=np.float32)
-        self._seed = np.zeros(max_num_seqs, dtype=np.int64)
+        self._sampling = SamplingSlots(max_num_seqs)
         self._last_token = torch.zeros(max_num_seqs, dtype=torch.int64, device=device)
         self._contexts = Contexts(max_num_seqs, max_blocks, block_size)
 
     def prepare(self, plan: StepPlan) -> PreparedStep:
         """Apply the plan's admissions and block changes, then lay its rows out: numpy over all tokens."""
-        self._admit(plan)
+        self._sampling.admit(plan.admitted)
         self._contexts.apply(plan, self._block_tables)
         self._block_tables[plan.block_slots, plan.block_cols] = plan.block_ids
         slots = np.array(plan.slots)
@@ -68,9 +66,11 @@ class SlotTable:
             logits_rows=self._on_device(logits_rows),
             sinks=sinks,
             windows=windows,
+            max_queries=int(num_tokens.max()),
             mass=self._contexts.new_mass(slots, num_columns, self._device),
         )
-        rows = self._sampling_rows(slots[sampling], positions[logits_rows])
+        columns = self._sampling.columns(slots[sampling], positions[logits_rows])
+        rows = SamplingRows(**{name: self._on_device(column) for name, column in columns.items()})
         return PreparedStep(inputs, rows, self._on_device(slots[sampling]))
 
     def remember(self, sample_slots: Tensor, token_ids: Tensor) -> None:
@@ -80,14 +80,6 @@ class SlotTable:
     def drops(self, plan: StepPlan, inputs: StepInputs) -> list[list[int]]:
         """The plan's step is done: the answers to its questions."""
         return self._contexts.weigh(plan, inputs.mass)
-
-    def _admit(self, plan: StepPlan) -> None:
-        for admitted in plan.admitted:
-            slot, sampling = admitted.slot, admitted.sampling
-            self._temperature[slot] = sampling.temperature
-            self._top_k[slot] = sampling.top_k
-            self._top_p[slot] = sampling.top_p
-            self._seed[slot] = _as_int64(sampling.seed)
 
     def _token_ids(self, token_ids: Ints, token_slots: Ints) -> Tensor:
         # [T]; NO_TOKEN stands for the last token sampled in the slot, which only the device may know yet
@@ -101,20 +93,5 @@ class SlotTable:
         blocks = self._block_tables[token_slots, entries // self._block_size].astype(np.int64)
         return blocks * self._block_size + entries % self._block_size
 
-    def _sampling_rows(self, slots: Ints, positions: Ints) -> SamplingRows:
-        return SamplingRows(
-            temperature=self._on_device(self._temperature[slots]),
-            top_k=self._on_device(self._top_k[slots]),
-            top_p=self._on_device(self._top_p[slots]),
-            seed=self._on_device(self._seed[slots]),
-            position=self._on_device(positions),
-        )
-
     def _on_device(self, array: npt.NDArray[np.generic]) -> Tensor:
         return torch.from_numpy(array).to(self._device)
-
-
-def _as_int64(seed: int) -> int:
-    # any Python int to its low 64 bits, as two's complement
-    low = seed & (2**64 - 1)
-    return low - 2**64 if low >= 2**63 else low

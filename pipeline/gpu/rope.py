@@ -1,15 +1,12 @@
 """Rotary position angles (Su et al. 2021), and the ways they are stretched past the trained length."""
 
 import math
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from pipeline.checkpoint.card import Architecture, RopeScaling
-
-Rotation: TypeAlias = tuple[Tensor, Tensor]
-"""cos and sin of a step's tokens, [T, 1, D / 2] fp32."""
+from pipeline.gpu.api import Rotation
 
 
 class RopeTable:

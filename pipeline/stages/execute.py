@@ -3,8 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
-from pipeline.disk_messages import DiskMoved, DiskMoves
-from pipeline.messages import DeviceReady, Message, StepHandle, StepPlan
+from pipeline.messages import DeviceReady, DiskMoved, DiskMoves, Message, StepHandle, StepPlan
 from pipeline.runtime.bridge import DeviceWorker, Mover, RunnerFactory
 from pipeline.runtime.stage import NoOptions, Stage, StageContext
 from pipeline.telemetry import Telemetry

@@ -28,11 +28,12 @@ from pipeline.core.roles import SEPARATIONS
 from pipeline.core.scheduling import Scheduler
 from pipeline.core.standing import standing_of
 from pipeline.core.tiers import Tiers
-from pipeline.disk_messages import DiskMoved, DiskMoves
 from pipeline.messages import (
     Cancel,
     ClearPins,
     DeviceReady,
+    DiskMoved,
+    DiskMoves,
     FinishReason,
     Pause,
     Rejected,

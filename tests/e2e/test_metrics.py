@@ -15,8 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from pipeline.checkpoint.card import ModelCard
-from pipeline.disk_messages import DiskReady
-from pipeline.messages import DeviceReady, StepPlan
+from pipeline.messages import DeviceReady, DiskReady, StepPlan
 from pipeline.runtime.testing import FakeRunner
 from tests.e2e.scraped import Page, scrape
 from tests.e2e.world import Server, serving

@@ -13,10 +13,9 @@ from msgspec.structs import replace
 from pipeline import assemble
 from pipeline import config as configuration
 from pipeline.checkpoint.card import ModelCard
-from pipeline.disk_messages import DiskMove, DiskMoved, DiskMoves, DiskReady
 from pipeline.errors import ConfigError
 from pipeline.gpu.kv.disk_file import MAGIC, NAME_BYTES, PAGE
-from pipeline.messages import DeviceReady, StepPlan
+from pipeline.messages import DeviceReady, DiskMove, DiskMoved, DiskMoves, DiskReady, StepPlan
 from pipeline.runtime.testing import Cell, FakeHandle
 from tests.e2e.scraped import scrape
 from tests.e2e.test_prefix_cache import OFF, ON, ReadingRunner, ask, conversations

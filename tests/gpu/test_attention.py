@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from pipeline.gpu.api import LayerKv, StepInputs
-from pipeline.gpu.kernels.quantise import dequantise, quantise
-from pipeline.gpu.kernels.reference import TorchOps
 from pipeline.gpu.kv.dtype import KvDtype, is_quantised
+from pipeline.gpu.reference.ops import TorchOps
+from pipeline.gpu.reference.quantise import dequantise, quantise
 
 CPU = torch.device("cpu")
 HEADS, KV_HEADS, HEAD_DIM = 6, 2, 48

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from pipeline.disk_messages import DiskMove, DiskMoved, DiskMoves, Shelved
 from pipeline.errors import ConfigError
 from pipeline.gpu.kv import disk_file
 from pipeline.gpu.kv.disk import DiskKv
 from pipeline.gpu.kv.disk_file import NAME_BYTES, PAGE, DiskFile
+from pipeline.messages import DiskMove, DiskMoved, DiskMoves, Shelved
 
 BLOCK_BYTES = 5000
 NUM_SHELVES = 8

@@ -1,4 +1,4 @@
-"""What comes back of quantised keys and values is as near as gpu.kernels.quantise states."""
+"""What comes back of quantised keys and values is as near as gpu.reference.quantise states."""
 
 import numpy as np
 import pytest
@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from torch import Tensor
 
-from pipeline.gpu.kernels.quantise import dequantise, quantise, round_up, row_bytes
 from pipeline.gpu.kv.dtype import GROUP, MAX_CODE, KvDtype
+from pipeline.gpu.reference.quantise import dequantise, quantise, round_up, row_bytes
 
 TINY = 1e-35
 """Smaller than this, a scale is no normal number of fp32."""

@@ -18,8 +18,7 @@ from pipeline.core.policies import Policies
 from pipeline.core.prefix import NOWHERE, Entry
 from pipeline.core.prefix_cache import SharedPrefixes
 from pipeline.core.shelves import Shelves
-from pipeline.disk_messages import DiskMove, DiskMoved, DiskMoves, DiskReady, Shelved
-from pipeline.messages import DeviceReady, Terms
+from pipeline.messages import DeviceReady, DiskMove, DiskMoved, DiskMoves, DiskReady, Shelved, Terms
 from pipeline.runtime.testing import Cell
 from tests.property.asked import BLOCK, CREDITS
 from tests.property.test_prefix_cache import SharingMachine

@@ -15,9 +15,12 @@ from pipeline.core.prefix import PrefixHash
 from pipeline.core.prefix_cache import PrefixCache
 from pipeline.core.scheduling import Scheduler
 from pipeline.core.tiers import Tiers
-from pipeline.disk_messages import DiskMove, DiskMoved, DiskMoves, DiskReady
 from pipeline.messages import (
     DeviceReady,
+    DiskMove,
+    DiskMoved,
+    DiskMoves,
+    DiskReady,
     FinishReason,
     SampledBatch,
     SamplingParams,

@@ -13,10 +13,10 @@ from queue import SimpleQueue
 
 import structlog
 
-from pipeline.disk_messages import DiskMove, DiskMoved, DiskMoves, DiskReady, Shelved
 from pipeline.gpu.kv.disk_file import DiskFile
 from pipeline.gpu.memory.sizing import disk_kv_bytes
 from pipeline.gpu.options import RunnerOptions
+from pipeline.messages import DiskMove, DiskMoved, DiskMoves, DiskReady, Shelved
 
 QUIET_S = 60.0
 """After a line about corrupt blocks, for so long none."""

@@ -18,8 +18,8 @@ from hashlib import blake2b
 from pathlib import Path
 from struct import Struct
 
-from pipeline.disk_messages import Shelved
 from pipeline.errors import ConfigError
+from pipeline.messages import Shelved
 
 PAGE = 4096
 NAME_BYTES = 1024

@@ -24,7 +24,7 @@ from pipeline.gpu.options import RunnerOptions
 from pipeline.messages import Admitted, SamplingParams, StepHandle, StepPlan
 
 QUERIES = 128
-"""Of one row, that attention works on at the same time at most (kernels.tiles.TILE)."""
+"""Of one row, that attention works on at the same time at most (reference.tiles.TILE)."""
 MAX_PRODUCTS = 2**18
 """Queries times context of `deepest`: past it, it is run with fewer queries and taken so many times over."""
 WORST = SamplingParams(temperature=1.0, top_k=50, top_p=0.9, seed=1)

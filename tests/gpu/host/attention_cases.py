@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from pipeline.gpu.host.library import HostLibrary
-from pipeline.gpu.kernels.quantise import dequantise, quantise
 from pipeline.gpu.kv.dtype import KvDtype
+from pipeline.gpu.reference.quantise import dequantise, quantise
 from tests.gpu.host.kernels import (
     THREADS,
     Cache,

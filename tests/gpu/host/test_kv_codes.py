@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pipeline.gpu.host.library import HostLibrary
-from pipeline.gpu.kernels.quantise import dequantise, quantise
 from pipeline.gpu.kv.dtype import GROUP, MAX_CODE, KvDtype
+from pipeline.gpu.reference.quantise import dequantise, quantise
 from tests.gpu.host import kernels
 from tests.gpu.host.kernels import Floats
 

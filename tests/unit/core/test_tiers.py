@@ -11,8 +11,7 @@ from pipeline.core.prefix_cache import PrefixCache
 from pipeline.core.scheduling import Scheduler
 from pipeline.core.shelves import MAX_WAIT_NS, Shelves
 from pipeline.core.tiers import MAX_SAVE_NS, Tiers
-from pipeline.disk_messages import DiskMoved, DiskMoves, DiskReady, Shelved
-from pipeline.messages import DeviceReady, FinishReason
+from pipeline.messages import DeviceReady, DiskMoved, DiskMoves, DiskReady, FinishReason, Shelved
 from tests.scheduler_world import EOS, MS, World
 from tests.unit.core.test_prefix_cache import BLOCK, asking
 

@@ -1,4 +1,4 @@
-"""Paged attention in plain torch over the tiles of kernels.tiles; softmax and sums in fp32.
+"""Paged attention in plain torch over the tiles of reference.tiles; softmax and sums in fp32.
 
 Cache layout [Hkv, num_blocks, block_size, stored row]: a tile is gathered as whole blocks of one head, and
 dequantised to the queries' dtype. The G = H / Hkv query heads of a key/value head are rows of one matrix
@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pipeline.gpu.api import LayerKv
-from pipeline.gpu.kernels.quantise import dequantise
-from pipeline.gpu.kernels.tiles import TILE, DecodeTiles, PrefillTiles
 from pipeline.gpu.kv.dtype import KvDtype, is_quantised
+from pipeline.gpu.reference.quantise import dequantise
+from pipeline.gpu.reference.tiles import TILE, DecodeTiles, PrefillTiles
 
 MIN_ROWS_FP32 = 16
 """fp32 products with fewer rows go to other MKL kernels, which round differently."""

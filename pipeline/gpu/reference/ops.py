@@ -6,16 +6,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pipeline.gpu.api import KvFormat, LayerKv, Linear, StepInputs
-from pipeline.gpu.kernels.attention import Cache, attend_decode, attend_prefill
-from pipeline.gpu.kernels.linear import PackedLinear, PlainLinear, can_pack
-from pipeline.gpu.kernels.quantise import quantise, row_bytes
-from pipeline.gpu.kernels.tiles import TilePlan, causal_mask
+from pipeline.gpu.api import KvFormat, LayerKv, Linear, Rotation, StepInputs
 from pipeline.gpu.kv.dtype import KvDtype, is_quantised
+from pipeline.gpu.reference.attention import Cache, attend_decode, attend_prefill
+from pipeline.gpu.reference.linear import PackedLinear, PlainLinear, can_pack
+from pipeline.gpu.reference.quantise import quantise, row_bytes
+from pipeline.gpu.reference.tiles import TilePlan, causal_mask
 
 
 class TorchOps:
-    """Implements gpu.api.Ops; see there for shapes. Cache layout: see kernels.attention."""
+    """Implements gpu.api.Ops; see there for shapes. Cache layout: see reference.attention."""
 
     kv_block_dim: ClassVar[int] = 1
 
@@ -39,9 +39,12 @@ class TorchOps:
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
         return self.rms_norm(residual.add_(x), weight, eps)
 
-    def rope(self, x: Tensor, cos: Tensor, sin: Tensor) -> None:
-        first, second = x.float().chunk(2, dim=-1)
-        x.copy_(torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1))
+    def rope_and_write_kv(
+        self, q: Tensor, k: Tensor, v: Tensor, rotation: Rotation, kv: LayerKv, slot_mapping: Tensor
+    ) -> None:
+        for x in (q, k):
+            rope(x, *rotation)
+        self.write_kv(k, v, kv, slot_mapping)
 
     def kv_format(self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> KvFormat:
         shape = num_kv_heads, num_blocks, block_size
@@ -50,6 +53,7 @@ class TorchOps:
         return KvFormat((*shape, head_dim), torch.float32 if self._kv_dtype == "fp32" else torch.bfloat16)
 
     def write_kv(self, k: Tensor, v: Tensor, kv: LayerKv, slot_mapping: Tensor) -> None:
+        """[T, Hkv, D] keys, rotated, and values to slot_mapping [T]."""
         for new, stored in zip((k, v), kv, strict=True):
             rows = quantise(new, self._kv_dtype) if is_quantised(self._kv_dtype) else new.to(stored.dtype)
             stored.flatten(1, 2).index_copy_(1, slot_mapping, rows.transpose(0, 1))
@@ -76,3 +80,9 @@ class TorchOps:
     def gelu_and_mul(self, gate_up: Tensor) -> Tensor:
         gate, up = gate_up.chunk(2, dim=-1)
         return F.gelu(gate, approximate="tanh").mul_(up)
+
+
+def rope(x: Tensor, cos: Tensor, sin: Tensor) -> None:
+    """Rotate [T, heads, D] in place."""
+    first, second = x.float().chunk(2, dim=-1)
+    x.copy_(torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1))

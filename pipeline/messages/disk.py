@@ -1,4 +1,4 @@
-"""The messages about KV blocks on disk, beside those of pipeline.messages. No behaviour here."""
+"""What is said about KV blocks on disk."""
 
 from typing import NamedTuple
 

@@ -1,1 +1,0 @@
-"""Implementations of gpu.api.Ops."""

@@ -1,0 +1,175 @@
+"""What is sent once for a request, or more rarely: one object each."""
+
+from typing import Protocol
+
+from pipeline.errors import RequestError
+from pipeline.messages.disk import DiskReady
+from pipeline.messages.parts import FinishReason, Message
+from pipeline.messages.sampling import SamplingParams
+
+
+class ChatMessage(Message, frozen=True):
+    role: str
+    content: str
+
+
+class Terms(Message, frozen=True):
+    """What a request asks of the scheduler, beside its tokens."""
+
+    tenant: str = ""
+    """Who sent it, for fairness; empty: nobody in particular."""
+    priority: int = 0
+    """Higher is sooner, where the policy is `priority`."""
+    ttft_target_ms: float | None = None
+    """When the first token should be out, and"""
+    tpot_target_ms: float | None = None
+    """the time per token after it; for the policy `deadline` and for goodput."""
+    patience_ms: float | None = None
+    """How long the client will wait for its first token; None: the server's max_wait_ms."""
+    cache_salt: str = ""
+    """KV is shared only between requests of one tenant that have the same."""
+    kv_eviction: str = ""
+    kv_budget: int | None = None
+    kv_sinks: int | None = None
+    """What of its context stays in KV memory, by the rules of core.retention; none of them: the server's."""
+    cache_pin: bool = False
+    """The full blocks of its prompt are to stay cached when it has ended."""
+
+
+class GenerateRequest(Message, frozen=True):
+    """ingress -> tokenize. Exactly one of `prompt` and `chat` is set."""
+
+    request_id: int
+    prompt: str | list[int] | None
+    chat: list[ChatMessage] | None
+    sampling: SamplingParams
+    arrived_ns: int
+    sent_ns: int
+    terms: Terms = Terms()
+
+
+class TokenizedRequest(Message, frozen=True):
+    """tokenize -> schedule. `sampling.max_tokens` is set and fits the model's length."""
+
+    request_id: int
+    token_ids: list[int]
+    sampling: SamplingParams
+    arrived_ns: int
+    sent_ns: int
+    segments_ns: tuple[int, int, int]
+    """ingress.service, tokenize.wait, tokenize.service; their sum is sent_ns - arrived_ns."""
+    terms: Terms = Terms()
+
+
+class Rejected(Message, frozen=True):
+    """tokenize -> schedule -> stream: the request ends before it has a row."""
+
+    request_id: int
+    message: str
+    status: int
+    param: str | None
+    code: str | None
+    retry_after_s: int | None = None
+    """See RequestError."""
+
+    @classmethod
+    def of(cls, request_id: int, error: RequestError) -> "Rejected":
+        return cls(request_id, error.message, error.status, error.param, error.code, error.retry_after_s)
+
+
+class Cancel(Message, frozen=True):
+    """To schedule, control lane. STOP: detokenize has ended it already, so no row is owed."""
+
+    request_id: int
+    reason: FinishReason
+
+
+class Pause(Message, frozen=True):
+    """stream -> schedule, control lane: plan no more of this request until Resume."""
+
+    request_id: int
+
+
+class Resume(Message, frozen=True):
+    request_id: int
+
+
+class Room(Message, frozen=True):
+    """To schedule from the runtime, control lane: an outlet that was full has room again."""
+
+
+class Wake(Message, frozen=True):
+    """To schedule from itself, control lane: the time has come that its scheduler asked to be woken at."""
+
+
+class ClearPins(Message, frozen=True):
+    """To schedule from the admin port, control lane: nothing is pinned any more."""
+
+
+class DeviceReady(Message, frozen=True):
+    """execute -> schedule, control lane, once at start: what the device can hold."""
+
+    num_blocks: int
+    block_size: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    device: str = "fake"
+    """`cpu`, `cuda`, or `fake` for a runner that is neither."""
+    num_host_blocks: int = 0
+    block_copy_ns: int = 0
+    """KV blocks that host memory holds, and what copying one there takes, or back; 0: not known."""
+    block_bytes: int = 0
+    disk: DiskReady | None = None
+
+
+class Timings(Message, frozen=True):
+    """Where one request's time went. sum(segments_ns) == e2e_ns."""
+
+    segments_ns: tuple[int, ...]
+    e2e_ns: int
+    ttft_ns: int | None
+    """Arrival to the first token's write; None if it has none."""
+    ttft_segments_ns: tuple[int, ...] = ()
+    """The segments up to the first token's write: their sum is ttft_ns. Empty if it has none."""
+
+
+class Completion(Message, frozen=True):
+    """How a request ended, for its sink."""
+
+    finish_reason: FinishReason
+    num_prompt_tokens: int
+    num_output_tokens: int
+    timings: Timings
+    num_cached_tokens: int = 0
+    """Of the prompt, that were not computed."""
+    num_dropped_tokens: int = 0
+
+
+class ClientSink(Protocol):
+    """Where the streamer puts one request's text. Every call returns at once; none may raise.
+
+    Calls: any number of `delta`, then exactly one of `done` and `error`.
+    """
+
+    def delta(self, text: str, num_tokens: int) -> None: ...
+
+    def done(self, completion: Completion) -> None: ...
+
+    def error(self, error: RequestError) -> None: ...
+
+    def buffered_bytes(self) -> int:
+        """Bytes accepted for this client and not yet taken by its socket."""
+        ...
+
+
+class Open(Message, frozen=True):
+    """ingress -> stream, control lane, posted in the same loop tick as the request it belongs to."""
+
+    request_id: int
+    sink: ClientSink
+    arrived_ns: int
+    trace_parent: str = ""
+    """The W3C traceparent of the request's own span; empty: nobody asked for one."""
+    parent_span_id: str = ""
+    """The caller's span; empty: the request's own is the first of its trace."""
+    is_chat: bool = False
