@@ -28,7 +28,8 @@ class StepInputs:
     positions: Tensor
     """[T] int64, counted from the start of each sequence."""
     slot_mapping: Tensor
-    """[T] int64: block id * block size + offset, where each token's key and value are written."""
+    """[T] int64: block id * block size + offset, where each token's key and value are written. -1: nowhere;
+    such a token fills up a captured graph, and its row has context 0."""
     query_start: Tensor
     """[B + 1] int32."""
     context_lens: Tensor

@@ -1,0 +1,49 @@
+"""One compilation of a kernel: what the ahead-of-time check compiles, and what must hold for it.
+
+Every module with a kernel has `variants(shape) -> list[Variant]`: what a model of that shape launches, with the
+types, constants and launch parameters that its launcher gives.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from pipeline.gpu.kernels.config import LaunchConfig
+from pipeline.gpu.kv.dtype import KvDtype
+
+
+class ModelShape(NamedTuple):
+    """What a kernel's compilation depends on, of a model and of how it is run."""
+
+    name: str
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    hidden_size: int
+    intermediate_size: int
+    vocab_size: int
+    block_size: int = 16
+    kv_dtype: KvDtype = "bf16"
+    """The model's own dtype is bf16."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A kernel with its constants bound."""
+
+    name: str
+    kernel: Any
+    """triton.JITFunction."""
+    types: dict[str, str]
+    """Of each argument that is no constant, as Triton writes them: *bf16, i32, fp32."""
+    constants: dict[str, Any]
+    aligned: frozenset[str]
+    """Arguments whose value is a multiple of 16."""
+    config: LaunchConfig
+    is_hot: bool = True
+    """Runs in every layer of a step: nothing may spill."""
+    max_registers: int = 255
+    """A thread, and"""
+    max_shared_bytes: int = 232_448
+    """a program may use: what the occupancy that the kernel aims at leaves."""
+    has_dot: bool = False
+    """Tensor-core instructions must be there."""
