@@ -6,7 +6,7 @@ Quantised: [num_blocks, Hkv, block bytes] uint8; of a block of one head, first t
 reference.quantise, apart so that rows of codes are aligned.
 """
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,8 +24,6 @@ class Cache(NamedTuple):
     kv_dtype: KvDtype
     block_size: int
     head_dim: int
-
-    BLOCK_DIM: ClassVar[int] = KV_BLOCK_DIM
 
     @property
     def num_kv_heads(self) -> int:

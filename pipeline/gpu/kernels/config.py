@@ -4,7 +4,7 @@ import msgspec
 
 
 class LaunchConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Launch parameters; they change the time, and what `constants` says of the order of sums, nothing else."""
+    """They change the time, and what `constants` says of the order of sums; nothing else."""
 
     num_warps: int = 4
     num_stages: int = 2

@@ -1,7 +1,7 @@
 """One compilation of a kernel: what the ahead-of-time check compiles, and what must hold for it.
 
-Every module with a kernel has `variants(shape) -> list[Variant]`: what a model of that shape launches, with the
-types, constants and launch parameters that its launcher gives.
+Every module with a kernel has `variants(shape) -> list[Variant]`: what a model of that shape launches, with
+the types, constants and launch parameters that its launcher gives.
 """
 
 from dataclasses import dataclass
