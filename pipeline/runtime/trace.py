@@ -15,6 +15,8 @@ TracePoint = tuple[int, int, str, int, int]
 _NUMBERS = Struct("qqqq")
 """Time, point, key, count."""
 _pack = _NUMBERS.pack_into
+_MIN_PAGE = 4096
+"""Of memory, on any machine."""
 
 
 class Point(IntEnum):
@@ -43,6 +45,7 @@ class Trace:
         self.enabled = enabled
         self._capacity = capacity
         self._numbers = bytearray(_NUMBERS.size * capacity)
+        self._numbers[::_MIN_PAGE] = bytes(len(self._numbers[::_MIN_PAGE]))  # there from the start
         self._names = [""] * capacity
         self._num_recorded = 0
 

@@ -4,11 +4,11 @@ A request is written once, when it ends; a step once, when it is applied. From t
 the spans, the live page and the doctor take all they say, so that nothing else is kept anywhere.
 """
 
-from collections import deque
 from collections.abc import Callable
-from typing import TypeVar
 
 import msgspec
+
+from pipeline.telemetry.ring import Ring
 
 NUM_REQUESTS = 4096
 NUM_STEPS = 16_384
@@ -83,8 +83,8 @@ class Journal:
     """The rings, and who wants to hear of each ended request at once. Single loop."""
 
     def __init__(self, num_requests: int = NUM_REQUESTS, num_steps: int = NUM_STEPS) -> None:
-        self._requests: deque[RequestRecord] = deque(maxlen=num_requests)
-        self._steps: deque[StepRecord] = deque(maxlen=num_steps)
+        self._requests = Ring(RequestRecord, num_requests)
+        self._steps = Ring(StepRecord, num_steps)
         self._listeners: list[Callable[[RequestRecord], None]] = []
         self._step_listeners: list[Callable[[StepRecord], None]] = []
         self._preempted: dict[int, tuple[int, ...]] = {}
@@ -120,22 +120,8 @@ class Journal:
 
     def requests(self, since_ns: int = 0) -> list[RequestRecord]:
         """Those that ended at or after `since_ns`, in the order of their endings."""
-        return _since(self._requests, since_ns, lambda record: record.arrived_ns + record.e2e_ns)
+        return self._requests.since(since_ns, lambda record: record.arrived_ns + record.e2e_ns)
 
     def steps(self, since_ns: int = 0) -> list[StepRecord]:
         """Those applied at or after `since_ns`, oldest first."""
-        return _since(self._steps, since_ns, lambda record: record.applied_ns)
-
-
-R = TypeVar("R")
-
-
-def _since(ring: deque[R], since_ns: int, time_of: Callable[[R], int]) -> list[R]:
-    """Walks back from the newest: a short window over a full ring costs what it gives."""
-    kept: list[R] = []
-    for record in reversed(ring):
-        if time_of(record) < since_ns:
-            break
-        kept.append(record)
-    kept.reverse()
-    return kept
+        return self._steps.since(since_ns, lambda record: record.applied_ns)

@@ -12,7 +12,6 @@ Counters in a Sample run since start; two samples give the rates between them (`
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import perf_counter_ns
 
@@ -22,6 +21,7 @@ from pipeline.runtime.stage import Service
 from pipeline.telemetry.evidence import Evidence, Sample, Settings, StageSample
 from pipeline.telemetry.metrics import process
 from pipeline.telemetry.metrics.exposition import Family
+from pipeline.telemetry.ring import Ring
 from pipeline.telemetry.telemetry import Telemetry
 from pipeline.telemetry.vitals import Vitals
 
@@ -49,7 +49,7 @@ class Sampler:
         self._telemetry = telemetry
         self._settings = settings
         self._clock = clock
-        self._ring: deque[Sample] = deque(maxlen=NUM_SAMPLES)
+        self._ring = Ring(Sample, NUM_SAMPLES)
         self._timer: asyncio.TimerHandle | None = None
         telemetry.show(self._families)
 
@@ -67,7 +67,7 @@ class Sampler:
 
     def samples(self) -> list[Sample]:
         """Those of the ring, oldest first."""
-        return list(self._ring)
+        return self._ring.latest()
 
     def sample(self) -> Sample:
         """The state now. Its `loop_lag_ns` and `gc_longest_ns` reach back to the latest of the ring."""
@@ -98,10 +98,10 @@ class Sampler:
         Raises RuntimeError before the pipeline is ready.
         """
         device = self._telemetry.device
-        if device is None or not self._ring:
+        if device is None or not len(self._ring):
             raise RuntimeError("there is no evidence before the pipeline is ready")
         last = self.sample()
-        samples = _window(self._ring, last.at_ns - int(last_s * 1e9))
+        samples = self._window(last.at_ns - int(last_s * 1e9))
         begin_ns = samples[0].at_ns
         journal = self._telemetry.journal
         return Evidence(
@@ -114,13 +114,19 @@ class Sampler:
         )
 
     def _families(self) -> Iterable[Family]:
-        now, ring = self.sample(), self.samples()
+        now, ring = self.sample(), self._ring.latest(_MINUTE)
         before = ring[-min(len(ring), _LATELY)] if ring else now
         utilisation = Family("stageline_stage_utilization_ratio", "gauge", "Busy share of the last 10 s")
         for name, share in busy_shares(before, now).items():
             utilisation.add(share, stage=name)
         yield utilisation
-        yield from process.families(self.vitals, now, ring[-_MINUTE:])
+        yield from process.families(self.vitals, now, ring)
+
+    def _window(self, since_ns: int) -> list[Sample]:
+        """Those at or after `since_ns`, and the one before."""
+        inside = self._ring.since(since_ns, lambda sample: sample.at_ns)
+        before = self._ring.latest(len(inside) + 1)
+        return before if not inside or inside[0].at_ns > since_ns else inside
 
     def _tick(self) -> None:
         self._ring.append(self.sample())
@@ -156,14 +162,3 @@ def busy_shares(before: Sample, after: Sample) -> Mapping[str, float]:
         new.name: (new.busy_ns - old.busy_ns) / (elapsed_ns * new.workers) if elapsed_ns else 0.0
         for old, new in zip(before.stages, after.stages, strict=True)
     }
-
-
-def _window(ring: Sequence[Sample], since_ns: int) -> list[Sample]:
-    """Those at or after `since_ns`, and the one before."""
-    kept: list[Sample] = []
-    for sample in reversed(ring):
-        kept.append(sample)
-        if sample.at_ns <= since_ns:
-            break
-    kept.reverse()
-    return kept
