@@ -1,4 +1,4 @@
-"""All that KV memory can do at once: shared, pinned, in three tiers, told of, dropped by request, preempted and
+"""All that KV memory can do at once: shared, pinned, in three tiers, told of, dropped by request, preempted,
 cancelled. Every rule and every invariant of the machines of the parts, on one scheduler.
 """
 
