@@ -25,6 +25,7 @@ from pipeline.messages.requests import (
     Completion,
     DeviceReady,
     GenerateRequest,
+    LogprobsSink,
     Open,
     Pause,
     Rejected,
@@ -36,7 +37,11 @@ from pipeline.messages.requests import (
     Wake,
 )
 from pipeline.messages.sampling import (
+    MAX_LOGPROBS,
+    Logprobs,
     SamplingParams,
+    SpelledLogprobs,
+    TokenLogprob,
 )
 from pipeline.messages.steps import (
     Admitted,
@@ -51,6 +56,7 @@ from pipeline.messages.steps import (
 )
 
 __all__ = [
+    "MAX_LOGPROBS",
     "NO_TOKEN",
     "SEGMENTS",
     "STEP_SEGMENTS",
@@ -68,6 +74,8 @@ __all__ = [
     "DropQuestion",
     "FinishReason",
     "GenerateRequest",
+    "Logprobs",
+    "LogprobsSink",
     "Message",
     "Open",
     "Pause",
@@ -78,6 +86,7 @@ __all__ = [
     "SamplingParams",
     "SequenceTimes",
     "Shelved",
+    "SpelledLogprobs",
     "Started",
     "StepHandle",
     "StepPlan",
@@ -85,6 +94,7 @@ __all__ = [
     "TextBatch",
     "Timings",
     "TokenBatch",
+    "TokenLogprob",
     "TokenizedRequest",
     "Wake",
 ]

@@ -5,7 +5,7 @@ from typing import Protocol
 from pipeline.errors import RequestError
 from pipeline.messages.disk import DiskReady
 from pipeline.messages.parts import FinishReason, Message
-from pipeline.messages.sampling import SamplingParams
+from pipeline.messages.sampling import SamplingParams, TokenLogprob
 
 
 class ChatMessage(Message, frozen=True):
@@ -162,6 +162,14 @@ class ClientSink(Protocol):
         ...
 
 
+class LogprobsSink(Protocol):
+    """Where the streamer puts what a request is told of its tokens. Returns at once; never raises."""
+
+    def logprobs(self, entries: list[TokenLogprob]) -> None:
+        """Of the tokens counted by the `delta` that follows at once, whose text may be empty."""
+        ...
+
+
 class Open(Message, frozen=True):
     """ingress -> stream, control lane, posted in the same loop tick as the request it belongs to."""
 
@@ -173,3 +181,5 @@ class Open(Message, frozen=True):
     parent_span_id: str = ""
     """The caller's span; empty: the request's own is the first of its trace."""
     is_chat: bool = False
+    logprobs_sink: LogprobsSink | None = None
+    """Of a request that asked for logprobs: the same object as the sink."""

@@ -38,6 +38,10 @@ class FakeHandle:
         """As if all blocks weighed the same but for where they are."""
         return [fake_drops(self.plan.step_id, question) for question in self.plan.questions]
 
+    def logprobs_sync(self) -> None:
+        """It has no probabilities, and tells of none."""
+        return None
+
 
 def fake_drops(step_id: int, question: DropQuestion) -> list[int]:
     """A pure function of the step, which may name any of the columns."""
