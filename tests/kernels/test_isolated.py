@@ -1,4 +1,4 @@
-"""The harness itself, and the interpreter's bf16: a test must fail for each thing that it is there to find."""
+"""The harness itself, and the interpreter's bf16: a test fails for each thing that it is there to find."""
 
 import ctypes
 from types import SimpleNamespace
@@ -8,8 +8,11 @@ import torch
 
 from pipeline.errors import ConfigError
 from pipeline.gpu.kernels import interpreter
+from pipeline.gpu.kv.dtype import KvDtype, is_quantised
+from pipeline.gpu.reference.quantise import dequantise
 from tests.kernels.guarded import PAGE, guarded, poisoned
 from tests.kernels.isolated import KernelTestFailed, isolated
+from tests.kernels.paged import POISON, paged, stored_rows
 
 
 @isolated
@@ -98,3 +101,26 @@ def test_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="pip install triton"):
         interpreter.prepare(torch.device("cpu"))
+
+
+@pytest.mark.parametrize("kv_dtype", ["fp32", "bf16", "int8", "fp8", "int4"])
+def test_a_paged_cache_gives_back_what_was_written(kv_dtype: KvDtype) -> None:
+    generator = torch.Generator().manual_seed(3)
+    rows = [
+        (torch.randn(n, 2, 64, generator=generator), torch.randn(n, 2, 64, generator=generator))
+        for n in (0, 1, 8, 13)
+    ]
+    made = paged(rows, kv_dtype, 8)
+    assert made.block_tables.shape == (4, 2) and made.context_lens.tolist() == [0, 1, 8, 13]
+    written = 0
+    for side, expected in zip(made.cache.kv, (made.keys, made.values), strict=True):
+        found = stored_rows(made.cache, side)
+        for row, (table, wanted) in enumerate(zip(made.block_tables, expected, strict=True)):
+            entries = found[table.long()].transpose(1, 2).flatten(0, 1)[: len(wanted)]
+            got = dequantise(entries, 64, kv_dtype) if is_quantised(kv_dtype) else entries.float()
+            assert got.equal(wanted)
+            torch.testing.assert_close(got, rows[row][side is made.cache.kv.v], rtol=0.2, atol=0.4)
+            written += len(wanted)
+        poison = found == POISON if is_quantised(kv_dtype) else found.isnan()
+        assert int(poison.all(-1).sum()) == 2 * (made.cache.kv.k.shape[0] * 8 - 22)
+    assert written == 44
