@@ -22,7 +22,7 @@ from pipeline.gpu.reference.ops import TorchOps
 from pipeline.gpu.sampling import SamplingOp
 from pipeline.gpu.weights.blocks import Weight
 from pipeline.gpu.weights.choice import choose_weights
-from pipeline.gpu.weights.load import as_source, tensors_of
+from pipeline.gpu.weights.source import as_source, tensors_of
 
 
 class Opened(NamedTuple):

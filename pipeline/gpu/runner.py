@@ -12,7 +12,7 @@ import torch
 from msgspec.structs import replace
 
 from pipeline.checkpoint.card import Architecture, ModelCard
-from pipeline.checkpoint.model import weights_id
+from pipeline.checkpoint.weight_files import weights_id
 from pipeline.errors import ConfigError
 from pipeline.gpu.api import LayerKv, Model
 from pipeline.gpu.backends import Opened, open_model
@@ -29,8 +29,7 @@ from pipeline.gpu.memory.sizing import check_kv_memory, count_host_blocks, disk_
 from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.sampling import SamplingOp
 from pipeline.gpu.weights.blocks import Weight
-from pipeline.gpu.weights.load import FileWeights
-from pipeline.messages import DeviceReady, StepHandle, StepPlan
+from pipeline.messages import DeviceReady, Logprobs, StepHandle, StepPlan
 
 Clock: TypeAlias = Callable[[], int]
 
@@ -47,6 +46,7 @@ class FinishedStep:
     end_ns: int
     token_ids: list[int]
     drops: list[list[int]]
+    logprobs: Logprobs | None = None
 
     def is_ready(self) -> bool:
         return True
@@ -56,6 +56,9 @@ class FinishedStep:
 
     def drops_sync(self) -> list[list[int]]:
         return self.drops
+
+    def logprobs_sync(self) -> Logprobs | None:
+        return self.logprobs
 
 
 class Runner:
@@ -144,6 +147,8 @@ def load_runner(
     Args:
         num_workers: it and its forks, whose steps run at the same time.
     """
+    from pipeline.gpu.weights.load import FileWeights  # a runner over given weights needs no file formats
+
     weights, evidence = FileWeights(card), find_evidence(card)
     parts = (sampling_op, clock, evidence, num_workers, weights_id(card))
     return build_runner(card.architecture, weights, options, *parts)

@@ -15,7 +15,7 @@ from pipeline.bench.samples import (
     token_batch,
     tokenized_request,
 )
-from pipeline.checkpoint import ModelCard
+from pipeline.checkpoint.card import ModelCard
 from pipeline.messages import StepPlan, TextBatch, TokenBatch
 from pipeline.topology import LINKS, Lane
 
