@@ -12,7 +12,7 @@ from pipeline.core.wire.faults import (
 )
 from pipeline.core.wire.frames import Answered, Frame, error_frame, parse_frame, take_traceparent
 from pipeline.core.wire.requests import Limits, Wanted, parse_chat, parse_completion, wanted_of
-from pipeline.core.wire.terms import tenant_of_key
+from pipeline.core.wire.terms import bearer_of, tenant_of_key
 
 __all__ = [
     "SERVER_ERROR",
@@ -23,6 +23,7 @@ __all__ = [
     "Limits",
     "StreamShape",
     "Wanted",
+    "bearer_of",
     "error_body",
     "error_event",
     "error_frame",

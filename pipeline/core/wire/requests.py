@@ -57,8 +57,17 @@ class Wanted(msgspec.Struct, frozen=True):
     timings: bool = False
     terms: Terms = Terms()
 
-    def under(self, tenant: str) -> "Wanted":
-        """The same request as that of `tenant`; an empty one leaves it to whom its `user` field says."""
+    def under(self, tenant: str, max_priority: int | None = None) -> "Wanted":
+        """The same request as that of `tenant`; an empty one leaves it to whom its `user` field says.
+
+        Raises RequestError where its priority is over what he may ask for.
+        """
+        if max_priority is not None and self.terms.priority > max_priority:
+            raise RequestError(
+                f"'priority' may be at most {max_priority} with this key, but is {self.terms.priority}.",
+                param="priority",
+                code="priority_not_allowed",
+            )
         return replace(self, terms=replace(self.terms, tenant=tenant)) if tenant else self
 
 

@@ -18,11 +18,11 @@ from pipeline.core.wire import (
     error_event,
     parse_chat,
     parse_completion,
-    tenant_of_key,
 )
 from pipeline.core.wire.answers import PING
 from pipeline.errors import RequestError
 from pipeline.messages import Completion
+from pipeline.stages.ingress.authentication import PRINCIPAL
 from pipeline.stages.ingress.intake import Intake, LiveRequest
 from pipeline.stages.ingress.options import IngressOptions
 from pipeline.stages.ingress.patience import lose_silent_peer
@@ -168,8 +168,9 @@ class HttpDoor:
     async def _generate(self, request: web.Request, parse: Parse, shape: type[Answer]) -> web.StreamResponse:
         arrived_ns = self._clock()
         body = await self._body(request)
-        tenant = tenant_of_key(request.headers.get("Authorization"))
-        wanted = parse(body, self._limits, secrets.randbits(63)).under(tenant)
+        principal = request[PRINCIPAL]
+        parsed = parse(body, self._limits, secrets.randbits(63))
+        wanted = parsed.under(principal.tenant, principal.max_priority)
         if wanted.stream:
             return await self._stream(request, wanted, shape, arrived_ns)
         return await self._whole(request, wanted, shape, arrived_ns)
@@ -180,7 +181,7 @@ class HttpDoor:
         def build(request_id: int) -> WholeRequest:
             return WholeRequest(self._intake, request_id)
 
-        live = self._intake.submit(wanted, arrived_ns, build, traceparent_of(request))
+        live = self._intake.submit(wanted, arrived_ns, build, request[PRINCIPAL], traceparent_of(request))
         request[ANSWERED_TRACEPARENT] = live.trace_parent
         try:
             text, completion = await live.result()
@@ -195,7 +196,7 @@ class HttpDoor:
         def build(request_id: int) -> SseRequest:
             return SseRequest(self._intake, request_id, self._answer(shape, request_id, wanted), self._clock)
 
-        live = self._intake.submit(wanted, arrived_ns, build, traceparent_of(request))
+        live = self._intake.submit(wanted, arrived_ns, build, request[PRINCIPAL], traceparent_of(request))
         request[ANSWERED_TRACEPARENT] = live.trace_parent
         try:
             await live.news(self._options.ping_interval_s)
