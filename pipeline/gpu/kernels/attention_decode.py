@@ -1,7 +1,25 @@
-"""Paged attention of rows with one query, split over the context (flash decoding; Dao et al. 2023)."""
+"""Paged attention of rows with one query, split over the context (flash decoding: Dao, Haziza, Massa & Sizov
+2023). Rows with several queries are left alone: attention_prefill.
+
+Shapes: q, out [T, H, D] bf16 or fp32, strided in their first dimension; the cache as kernels.cache says, of
+any KvDtype; tables, context_lens, query_start, sinks, windows and mass as in api.StepInputs. D is at most
+256, H a multiple of Hkv, block_size a power of two. A row of context 0 gets zeros, and reads nothing.
+
+A program does splits of SPLIT entries of one row and one key/value head, of what the row's query sees; the
+H / Hkv query heads are the rows of one matrix product, so a key is read once. The last program to be done
+with a row adds its splits up: no second launch, and a row of one split has nothing to add up. Splits, tiles
+and sums are of fixed size and order, so that a row's bits do not depend on the others, nor on the grid.
+
+Read: 2 * context * Hkv stored rows of the cache, once each. Beside them 4 * H * D bytes for each split are
+written and read once. Flops: 4 * context * H * D, in tensor cores as for at least 16 heads a group.
+Scratch: rows * splits that the tables have room for * H * (D + 1) * 4 bytes, and where mass is asked for
+rows * H * blocks * 4. An H100 is full from 528 programs on, rows * Hkv * context / SPLIT, 4 a multiprocessor.
+Each has two or three tiles of 16 KB under way: past the 30 KB a multiprocessor that
+bandwidth times latency asks for.
+"""
 
 from functools import cache as once
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -9,86 +27,50 @@ import triton.language as tl
 from torch import Tensor
 
 from pipeline.gpu.api import StepInputs
+from pipeline.gpu.kernels.attention_combine import combine, count_mass
 from pipeline.gpu.kernels.cache import Cache, scales_of
 from pipeline.gpu.kernels.config import LaunchConfig
+from pipeline.gpu.kernels.seen import seen_tiles, tile_entries, what_is_seen
 from pipeline.gpu.kernels.stored_tile import head_blocks, load_tile, load_token_scales
-from pipeline.gpu.kv.dtype import is_quantised
+from pipeline.gpu.kernels.variant import ModelShape, Variant
+from pipeline.gpu.kv.dtype import KvDtype, code_bytes, is_quantised
 
-DEFAULT = LaunchConfig(num_warps=4, num_stages=3, constants={"SPLIT": 512, "TILE": 32})
+SPLIT = 512
+"""Entries. So what a split writes, 4 H D bytes, is under 1 % of the keys and values that it reads."""
+TILE_BYTES = 8192
+"""Of the codes of one tile of keys."""
 LOG2_E = 1.4426950408889634
 MAX_PROGRAMS = 4096
+"""Past these a program does several splits: a table may have room for far more than its row has."""
 MAX_COUNTERS = 1 << 16
-
-MIN_ROWS = tl.constexpr(16)
-ALL = tl.constexpr(1 << 30)
+MAX_HEAD_DIM = 256
 LEAST = tl.constexpr(1e-37)
-COMBINED = tl.constexpr(4096)
-MASS_ONE = tl.constexpr(4294967296.0)
-
-
-@triton.jit
-def what_is_seen(sinks, windows, row, layer_window):
-    """How many first and how many last entries the row's query sees (api.StepInputs, api.Ops.attention)."""
-    num_sinks = 0
-    window = ALL
-    if windows is not None:
-        num_sinks = tl.load(sinks + row)
-        window = tl.load(windows + row)
-        window = tl.where(window == 0, ALL, window)
-    if layer_window > 0:
-        num_sinks = 0
-        window = tl.minimum(window, layer_window)
-    return num_sinks, window
-
-
-@triton.jit
-def seen_tiles(context_len, num_sinks, window, TILE: tl.constexpr):
-    """Of the row's tiles: how many first ones are seen, how many next ones are not, how many are in all."""
-    first_recent = tl.maximum(context_len - window, 0) // TILE
-    num_first = tl.minimum(tl.cdiv(num_sinks, TILE), first_recent)
-    num_hidden = first_recent - num_first
-    return num_first, num_hidden, tl.cdiv(context_len, TILE) - num_hidden
+"""In place of weights that are 0, whose logarithm is not finite."""
+MIN_ROWS = tl.constexpr(16)
+"""Of a matrix product."""
 
 
 @triton.jit
 def attend_split(
-    q,
-    k,
-    v,
-    k_scales,
-    v_scales,
-    table,
-    weights,
-    kv_head,
-    begin,
-    end,
-    num_first,
-    num_hidden,
-    context_len,
-    num_sinks,
-    window,
-    scale,
-    part_stride,
-    KV: tl.constexpr,
-    KV_HEADS: tl.constexpr,
-    GROUP: tl.constexpr,
-    D: tl.constexpr,
-    WIDTH: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    TILE: tl.constexpr,
-    PART: tl.constexpr,
-):
-    """q [rows, WIDTH] -> softmax-weighted values, [rows, WIDTH], and log2 of what they weigh, [rows]."""
-    num_rows: tl.constexpr = q.shape[0]
-    maximum = tl.full([num_rows], float("-inf"), tl.float32)
-    total = tl.zeros([num_rows], tl.float32)
-    acc = tl.zeros([num_rows, WIDTH], tl.float32)
+    q, k, v, k_scales, v_scales, table, weights, kv_head, begin, end, num_first, num_hidden, context_len,
+    num_sinks, window, scale, num_parts, KV: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr,
+    D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr,
+):  # fmt: skip
+    """Of q [heads, WIDTH] over the row's seen tiles from begin to end: [heads, WIDTH], and log2 of the sum of
+    exp2(score * scale), [heads]. What each PART of a block weighs goes to weights, [heads, num_parts].
+    """
+    num_heads: tl.constexpr = q.shape[0]
+    maximum = tl.full([num_heads], float("-inf"), tl.float32)
+    total = tl.zeros([num_heads], tl.float32)
+    acc = tl.zeros([num_heads, WIDTH], tl.float32)
+    entries, is_seen = tile_entries(begin, num_first, num_hidden, context_len, num_sinks, window, TILE)
+    blocks = head_blocks(table, entries, is_seen, kv_head, KV_HEADS, BLOCK_SIZE)
     for number in range(begin, end):
-        tile = tl.where(number < num_first, number, number + num_hidden)
-        entries = tile * TILE + tl.arange(0, TILE)
-        is_recent = (entries >= context_len - window) & (entries < context_len)
-        is_seen = is_recent | (entries < tl.minimum(num_sinks, context_len))
-        blocks = head_blocks(table, entries, is_seen, kv_head, KV_HEADS, BLOCK_SIZE)
+        # a tile ahead: else the pipeline would spend one of its stages on block ids
+        next_entries, next_is_seen = tile_entries(
+            number + 1, num_first, num_hidden, context_len, num_sinks, window, TILE
+        )
+        next_blocks = head_blocks(table, next_entries, next_is_seen, kv_head, KV_HEADS, BLOCK_SIZE)
         keys = load_tile(k, k_scales, blocks, entries, is_seen, q, KV, D, WIDTH, BLOCK_SIZE)
         scores = tl.dot(q, tl.trans(keys), input_precision="ieee") * scale
         if KV == "int8" or KV == "fp8":
@@ -99,233 +81,100 @@ def attend_split(
         shrink = tl.exp2(maximum - new_maximum)
         total = total * shrink + tl.sum(probs, 1)
         if weights is not None:
-            parts = tl.sum(probs.reshape(num_rows, TILE // PART, PART), 2)
-            part = tile * (TILE // PART) + tl.arange(0, TILE // PART)
-            group = tl.arange(0, num_rows)
-            tl.store(
-                weights + group[:, None] * part_stride + part[None, :],
-                tl.log2(tl.maximum(parts, LEAST)) + new_maximum[:, None],
-                mask=(group < GROUP)[:, None] & (part < part_stride)[None, :],
-            )
+            sums = tl.maximum(tl.sum(probs.reshape(num_heads, TILE // PART, PART), 2), LEAST)
+            part = tl.min(entries, 0) // PART + tl.arange(0, TILE // PART)
+            head = tl.arange(0, num_heads)
+            is_part = (head < GROUP)[:, None] & (part < num_parts)[None, :]
+            at = head[:, None] * num_parts + part[None, :]
+            tl.store(weights + at, tl.log2(sums) + new_maximum[:, None], mask=is_part)
         if KV == "int8" or KV == "fp8":
             probs *= load_token_scales(v_scales, blocks, entries, is_seen, D, BLOCK_SIZE)[None, :]
         values = load_tile(v, v_scales, blocks, entries, is_seen, q, KV, D, WIDTH, BLOCK_SIZE)
         acc = tl.dot(probs.to(q.dtype), values, acc * shrink[:, None], input_precision="ieee")
         maximum = new_maximum
+        entries, is_seen, blocks = next_entries, next_is_seen, next_blocks
     return acc / total[:, None], maximum + tl.log2(total)
 
 
-@triton.jit
-def combine(
-    partial,
-    lse,
-    out,
-    num_splits,
-    HEADS: tl.constexpr,
-    GROUP: tl.constexpr,
-    ROWS: tl.constexpr,
-    D: tl.constexpr,
-    WIDTH: tl.constexpr,
-):
-    """Add up the splits of a row's GROUP heads, in order."""
-    chunk: tl.constexpr = COMBINED // (ROWS * WIDTH) if ROWS * WIDTH < COMBINED else 1
-    head = tl.arange(0, ROWS)
-    column = tl.arange(0, WIDTH)
-    maximum = tl.full([ROWS], float("-inf"), tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
-    acc = tl.zeros([ROWS, WIDTH], tl.float32)
-    for first in range(0, num_splits, chunk):
-        split = first + tl.arange(0, chunk)
-        at = split[:, None] * HEADS + head[None, :]
-        is_there = (split < num_splits)[:, None] & (head < GROUP)[None, :]
-        weight = tl.load(lse + at, mask=is_there, other=float("-inf"))
-        mask = is_there[:, :, None] & (column < D)[None, None, :]
-        values = tl.load(partial + at[:, :, None] * D + column[None, None, :], mask=mask, other=0.0)
-        new_maximum = tl.maximum(maximum, tl.max(weight, 0))
-        new_maximum = tl.where(head < GROUP, new_maximum, 0.0)
-        share = tl.exp2(weight - new_maximum[None, :])
-        shrink = tl.exp2(maximum - new_maximum)
-        total = total * shrink + tl.sum(share, 0)
-        acc = acc * shrink[:, None] + tl.sum(values * share[:, :, None], 0)
-        maximum = new_maximum
-    is_element = (head < GROUP)[:, None] & (column < D)[None, :]
-    total = tl.where(head < GROUP, total, 1.0)
-    result = (acc / total[:, None]).to(out.dtype.element_ty)
-    tl.store(out + head[:, None] * D + column[None, :], result, mask=is_element)
-
-
-@triton.jit
-def count_mass(
-    mass,
-    weights,
-    lse,
-    num_splits,
-    context_len,
-    num_sinks,
-    window,
-    part_stride,
-    HEADS: tl.constexpr,
-    GROUP: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    PART: tl.constexpr,
-):
-    """Add what a row's GROUP heads have attended to, in units of 2**-32, to its blocks."""
-    head = tl.arange(0, ROWS)
-    maximum = tl.full([ROWS], float("-inf"), tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
-    for split in range(0, num_splits):
-        weight = tl.load(lse + split * HEADS + head, mask=head < GROUP, other=0.0)
-        new_maximum = tl.maximum(maximum, weight)
-        total = total * tl.exp2(maximum - new_maximum) + tl.exp2(weight - new_maximum)
-        maximum = new_maximum
-    whole = maximum + tl.log2(total)
-    chunk: tl.constexpr = 128
-    for first in range(0, tl.cdiv(context_len, PART), chunk):
-        part = first + tl.arange(0, chunk)
-        is_recent = (part + 1) * PART > context_len - window
-        is_seen = (part * PART < context_len) & (is_recent | (part * PART < num_sinks))
-        mask = (head < GROUP)[:, None] & is_seen[None, :]
-        weight = tl.load(
-            weights + head[:, None] * part_stride + part[None, :], mask=mask, other=float("-inf")
-        )
-        units = tl.floor(tl.exp2(weight - whole[:, None]) * MASS_ONE + 0.5).to(tl.int64)
-        tl.atomic_add(mass + part // (BLOCK_SIZE // PART), tl.sum(units, 0), mask=is_seen, sem="relaxed")
-
-
-@triton.jit(do_not_specialize=["layer_window", "max_blocks", "max_splits", "part_stride"])
+@triton.jit(do_not_specialize=["layer_window", "max_blocks", "max_splits", "num_parts"])
 def decode_kernel(
-    q,
-    k,
-    v,
-    k_scales,
-    v_scales,
-    out,
-    query_start,
-    context_lens,
-    tables,
-    sinks,
-    windows,
-    mass,
-    partial,
-    lse,
-    weights,
-    arrived,
-    scale,
-    layer_window,
-    q_stride,
-    out_stride,
-    max_blocks,
-    max_splits,
-    part_stride,
-    KV: tl.constexpr,
-    KV_HEADS: tl.constexpr,
-    GROUP: tl.constexpr,
-    D: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    SPLIT: tl.constexpr,
-    TILE: tl.constexpr,
-):
-    heads: tl.constexpr = KV_HEADS * GROUP
-    width: tl.constexpr = triton.next_power_of_2(D)
-    rows: tl.constexpr = triton.next_power_of_2(GROUP)
-    num_rows: tl.constexpr = MIN_ROWS if rows < MIN_ROWS else rows
-    part: tl.constexpr = BLOCK_SIZE if BLOCK_SIZE < TILE else TILE
-    tiles_in_split: tl.constexpr = SPLIT // TILE
+    q, k, v, k_scales, v_scales, out, query_start, context_lens, tables, sinks, windows, mass, partial, lse,
+    weights, arrived, scale, layer_window, q_stride, out_stride, max_blocks, max_splits, num_parts,
+    KV: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, SPLIT: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """On a grid [Hkv, B, programs]. Scratch, None where not needed: partial [B, max_splits, H, D], lse
+    [B, max_splits, H], weights [B, H, num_parts], all fp32; arrived [B, Hkv] int32, zeros before and after.
+    """
+    HEADS: tl.constexpr = KV_HEADS * GROUP
+    WIDTH: tl.constexpr = triton.next_power_of_2(D)
+    ROWS: tl.constexpr = triton.next_power_of_2(GROUP)
+    PART: tl.constexpr = min(BLOCK_SIZE, TILE)
     kv_head = tl.program_id(0)
     row = tl.program_id(1).to(tl.int64)
     token = tl.load(query_start + row).to(tl.int64)
     if tl.load(query_start + row + 1) - token != 1:
         return
+    group = tl.arange(0, max(ROWS, MIN_ROWS))
+    column = tl.arange(0, WIDTH)
+    is_element = (group < GROUP)[:, None] & (column < D)[None, :]
+    element = (kv_head * GROUP + group)[:, None] * D + column[None, :]
+    out += token * out_stride
     context_len = tl.load(context_lens + row)
     num_sinks, window = what_is_seen(sinks, windows, row, layer_window)
     num_first, num_hidden, num_tiles = seen_tiles(context_len, num_sinks, window, TILE)
-    num_splits = tl.cdiv(num_tiles, tiles_in_split)
-    if tl.program_id(2) >= num_splits:
+    num_splits = tl.cdiv(num_tiles, SPLIT // TILE)
+    first_split = tl.program_id(2)
+    if first_split >= num_splits:
+        if context_len == 0 and first_split == 0:
+            zeros = tl.zeros([max(ROWS, MIN_ROWS), WIDTH], out.dtype.element_ty)
+            tl.store(out + element, zeros, mask=is_element)
         return
-    group = tl.arange(0, num_rows)
-    column = tl.arange(0, width)
-    is_element = (group < GROUP)[:, None] & (column < D)[None, :]
-    place = (kv_head * GROUP + group)[:, None] * D + column[None, :]
-    queries = tl.load(q + token * q_stride + place, mask=is_element, other=0.0)
-    out_row = out + token * out_stride
+    queries = tl.load(q + token * q_stride + element, mask=is_element, other=0.0)
     if weights is not None:
-        weights += (row * heads + kv_head * GROUP) * part_stride
-    for split in range(tl.program_id(2), num_splits, tl.num_programs(2)):
-        begin = split * tiles_in_split
-        end = tl.minimum(begin + tiles_in_split, num_tiles)
+        weights += (row * HEADS + kv_head * GROUP) * num_parts
+    if lse is not None:
+        lse += row * max_splits * HEADS + kv_head * GROUP
+    if partial is not None:
+        partial += row * max_splits * HEADS * D
+    for split in range(first_split, num_splits, tl.num_programs(2)):
+        begin = split * (SPLIT // TILE)
         result, weight = attend_split(
-            queries,
-            k,
-            v,
-            k_scales,
-            v_scales,
-            tables + row * max_blocks,
-            weights,
-            kv_head,
-            begin,
-            end,
-            num_first,
-            num_hidden,
-            context_len,
-            num_sinks,
-            window,
-            scale,
-            part_stride,
-            KV,
-            KV_HEADS,
-            GROUP,
-            D,
-            width,
-            BLOCK_SIZE,
-            TILE,
-            part,
-        )
+            queries, k, v, k_scales, v_scales, tables + row * max_blocks, weights, kv_head, begin,
+            tl.minimum(begin + SPLIT // TILE, num_tiles), num_first, num_hidden, context_len, num_sinks,
+            window, scale, num_parts, KV, KV_HEADS, GROUP, D, WIDTH, BLOCK_SIZE, TILE, PART,
+        )  # fmt: skip
         if lse is not None:
-            at = (row * max_splits + split) * heads
-            tl.store(lse + at + kv_head * GROUP + group, weight, mask=group < GROUP)
+            tl.store(lse + split * HEADS + group, weight, mask=group < GROUP)
         if partial is None or num_splits == 1:
-            tl.store(out_row + place, result.to(out.dtype.element_ty), mask=is_element)
+            tl.store(out + element, result.to(out.dtype.element_ty), mask=is_element)
         else:
-            tl.store(partial + at * D + place, result, mask=is_element)
+            tl.store(partial + split * HEADS * D + element, result, mask=is_element)
     is_last = num_splits == 1
     if lse is not None:
-        tl.debug_barrier()
+        tl.debug_barrier()  # before others read what the threads of this program have written
     if partial is not None and num_splits > 1:
-        num_done = tl.cdiv(num_splits - tl.program_id(2), tl.num_programs(2))
         counter = arrived + row * KV_HEADS + kv_head
-        before = tl.atomic_add(counter, num_done, sem="acq_rel")
-        is_last = before + num_done == num_splits
+        num_done = tl.cdiv(num_splits - first_split, tl.num_programs(2))
+        is_last = tl.atomic_add(counter, num_done, sem="acq_rel") + num_done == num_splits
         if is_last:
             tl.store(counter, 0)
-            first = row * max_splits * heads + kv_head * GROUP
-            combine(
-                partial + first * D,
-                lse + first,
-                out_row + kv_head * GROUP * D,
-                num_splits,
-                heads,
-                GROUP,
-                rows,
-                D,
-                width,
-            )
+            first = kv_head * GROUP * D
+            combine(partial + first, lse, out + first, num_splits, HEADS, GROUP, ROWS, D, WIDTH)
     if mass is not None and is_last:
         count_mass(
-            mass + row * max_blocks,
-            weights,
-            lse + row * max_splits * heads + kv_head * GROUP,
-            num_splits,
-            context_len,
-            num_sinks,
-            window,
-            part_stride,
-            heads,
-            GROUP,
-            rows,
-            BLOCK_SIZE,
-            part,
-        )
+            mass + row * max_blocks, weights, lse, num_splits, context_len, num_sinks, window, num_parts,
+            HEADS, GROUP, ROWS, PART, BLOCK_SIZE // PART,
+        )  # fmt: skip
+
+
+class Scratch(NamedTuple):
+    """Of one launch: see decode_kernel."""
+
+    partial: Tensor | None
+    lse: Tensor | None
+    weights: Tensor | None
+    arrived: Tensor | None
 
 
 def attention_decode(
@@ -337,62 +186,116 @@ def attention_decode(
     window: int = 0,
     config: LaunchConfig | None = None,
 ) -> None:
-    """Write to out [T, H, D] the attention of rows with one query, q [T, H, D]. Other rows are not touched,
-    nor those of context 0."""
-    config = config or DEFAULT
-    split, tile = config.constants["SPLIT"], config.constants["TILE"]
-    num_tokens, num_heads, head_dim = q.shape
+    """Write attention of the rows with one query to their tokens of out; see api.Ops.attention for window.
+
+    Launches on one device must follow one another: they share counters.
+    """
+    _check(q, cache, inputs, out)
+    config = config or default_config(cache.head_dim, cache.kv_dtype)
     num_rows, max_blocks = inputs.block_tables.shape
-    num_kv_heads = cache.num_kv_heads
+    num_heads, num_kv_heads = q.shape[1], cache.num_kv_heads
     k, v = cache.kv
-    k_scales, v_scales = (scales_of(k), scales_of(v)) if is_quantised(cache.kv_dtype) else (None, None)
-    max_splits = -(-max_blocks * cache.block_size // split)
-    parts = max_blocks * (cache.block_size // min(cache.block_size, tile))
-    partial = lse = weights = arrived = None
-    if max_splits > 1:
-        partial = q.new_empty((num_rows, max_splits, num_heads, head_dim), dtype=torch.float32)
-        arrived = _counters(q.device)
-    if max_splits > 1 or inputs.mass is not None:
-        lse = q.new_empty((num_rows, max_splits, num_heads), dtype=torch.float32)
-    if inputs.mass is not None:
-        weights = q.new_empty((num_rows, num_heads, parts), dtype=torch.float32)
-    grid = (num_kv_heads, num_rows, min(max_splits, max(1, MAX_PROGRAMS // (num_rows * num_kv_heads))))
+    has_scales = is_quantised(cache.kv_dtype)
+    max_splits = -(-max_blocks * cache.block_size // config.constants["SPLIT"])
+    num_parts = max_blocks * (cache.block_size // min(cache.block_size, config.constants["TILE"]))
+    programs = min(max_splits, max(1, MAX_PROGRAMS // (num_rows * num_kv_heads)))
     kernel: Any = decode_kernel
-    kernel[grid](
-        q,
-        k,
-        v,
-        k_scales,
-        v_scales,
-        out,
-        inputs.query_start,
-        inputs.context_lens,
-        inputs.block_tables,
-        inputs.sinks,
-        inputs.windows,
-        inputs.mass,
-        partial,
-        lse,
-        weights,
-        arrived,
-        scale * LOG2_E,
-        window,
-        q.stride(0),
-        out.stride(0),
-        max_blocks,
-        max_splits,
-        parts,
-        KV=cache.kv_dtype,
-        KV_HEADS=num_kv_heads,
-        GROUP=num_heads // num_kv_heads,
-        D=head_dim,
-        BLOCK_SIZE=cache.block_size,
-        **config.constants,
-        num_warps=config.num_warps,
+    kernel[(num_kv_heads, num_rows, programs)](
+        q, k, v, scales_of(k) if has_scales else None, scales_of(v) if has_scales else None, out,
+        inputs.query_start, inputs.context_lens, inputs.block_tables, inputs.sinks, inputs.windows,
+        inputs.mass, *_scratch(q, num_rows, max_splits, num_parts, inputs.mass is not None), scale * LOG2_E,
+        window, q.stride(0), out.stride(0), max_blocks, max_splits, num_parts, KV=cache.kv_dtype,
+        KV_HEADS=num_kv_heads, GROUP=num_heads // num_kv_heads, D=cache.head_dim,
+        BLOCK_SIZE=cache.block_size, **config.constants, num_warps=config.num_warps,
         num_stages=config.num_stages,
+    )  # fmt: skip
+
+
+def _scratch(q: Tensor, num_rows: int, max_splits: int, num_parts: int, has_mass: bool) -> Scratch:
+    _, num_heads, head_dim = q.shape
+
+    def new(is_needed: bool, *shape: int) -> Tensor | None:
+        return torch.empty(num_rows, *shape, dtype=torch.float32, device=q.device) if is_needed else None
+
+    return Scratch(
+        partial=new(max_splits > 1, max_splits, num_heads, head_dim),
+        lse=new(max_splits > 1 or has_mass, max_splits, num_heads),
+        weights=new(has_mass, num_heads, num_parts),
+        arrived=_counters(q.device) if max_splits > 1 else None,
     )
 
 
 @once
 def _counters(device: torch.device) -> Tensor:
     return torch.zeros(MAX_COUNTERS, dtype=torch.int32, device=device)
+
+
+def _check(q: Tensor, cache: Cache, inputs: StepInputs, out: Tensor) -> None:
+    _, num_heads, head_dim = q.shape
+    k, v = cache.kv
+    if out.shape != q.shape or out.dtype != q.dtype or head_dim != cache.head_dim:
+        raise ValueError(f"q is {q.shape} {q.dtype}, out {out.shape} {out.dtype}, keys of {cache.head_dim}")
+    if any(x.stride()[1:] != (head_dim, 1) for x in (q, out)):
+        raise ValueError(f"heads must lie side by side, strides are {q.stride()} and {out.stride()}")
+    if head_dim > MAX_HEAD_DIM or num_heads % cache.num_kv_heads:
+        raise ValueError(f"{num_heads} heads of {head_dim} over {cache.num_kv_heads}")
+    if k.shape != v.shape or not (k.is_contiguous() and v.is_contiguous()):
+        raise ValueError("keys and values must be contiguous, and alike")
+    if cache.block_size & (cache.block_size - 1):
+        raise ValueError(f"block_size {cache.block_size} is no power of two")
+    if len(inputs.context_lens) * cache.num_kv_heads > MAX_COUNTERS:
+        raise ValueError(f"{len(inputs.context_lens)} rows of {cache.num_kv_heads} heads are too many")
+
+
+def default_config(head_dim: int, kv_dtype: KvDtype) -> LaunchConfig:
+    """Tiles of about TILE_BYTES, three of them on their way: 4 programs fit a multiprocessor of an H100."""
+    fits = TILE_BYTES // code_bytes(triton.next_power_of_2(head_dim), kv_dtype)
+    return LaunchConfig(4, 4, {"SPLIT": SPLIT, "TILE": min(max(fits, 32), 128)})
+
+
+def variants(shape: ModelShape) -> list[Variant]:
+    """With and without windows, with mass, and for tables of one split."""
+    return [
+        _variant(shape, "", has_windows=False, has_mass=False),
+        _variant(shape, " windows", has_windows=True, has_mass=False),
+        _variant(shape, " mass", has_windows=False, has_mass=True),
+    ]
+
+
+_POINTERS = {
+    "q": "*bf16",
+    "out": "*bf16",
+    "k_scales": "*bf16",
+    "v_scales": "*bf16",
+    **dict.fromkeys(("query_start", "context_lens", "tables", "sinks", "windows", "arrived"), "*i32"),
+    "mass": "*i64",
+    **dict.fromkeys(("partial", "lse", "weights"), "*fp32"),
+}
+_NUMBERS = ("layer_window", "q_stride", "out_stride", "max_blocks", "max_splits", "num_parts")
+
+
+def _variant(shape: ModelShape, suffix: str, *, has_windows: bool, has_mass: bool) -> Variant:
+    stored = {"bf16": "*bf16", "fp32": "*fp32"}.get(shape.kv_dtype, "*u8")
+    pointers = _POINTERS | {"k": stored, "v": stored}
+    absent: list[str] = [] if is_quantised(shape.kv_dtype) else ["k_scales", "v_scales"]
+    absent += [] if has_windows else ["sinks", "windows"]
+    absent += [] if has_mass else ["mass", "weights"]
+    config = default_config(shape.head_dim, shape.kv_dtype)
+    constants: dict[str, Any] = {
+        **dict.fromkeys(absent),
+        "KV": shape.kv_dtype,
+        "KV_HEADS": shape.num_kv_heads,
+        "GROUP": shape.num_heads // shape.num_kv_heads,
+        "D": shape.head_dim,
+        "BLOCK_SIZE": shape.block_size,
+        **config.constants,
+    }
+    return Variant(
+        name=f"decode {shape.name} {shape.kv_dtype}{suffix}",
+        kernel=decode_kernel,
+        types={**pointers, "scale": "fp32", **dict.fromkeys(_NUMBERS, "i32")},
+        constants=constants,
+        aligned=frozenset({*pointers, "q_stride", "out_stride"} - set(absent)),
+        config=config,
+        has_dot=True,
+    )

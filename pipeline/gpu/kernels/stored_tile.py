@@ -23,17 +23,9 @@ def head_blocks(table, entries, is_read, kv_head, KV_HEADS: tl.constexpr, BLOCK_
 
 @triton.jit
 def load_tile(
-    stored,
-    scales,
-    blocks,
-    entries,
-    is_read,
-    like,
-    KV: tl.constexpr,
-    D: tl.constexpr,
-    WIDTH: tl.constexpr,
+    stored, scales, blocks, entries, is_read, like, KV: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
-):
+):  # fmt: skip
     """[entries, WIDTH] of like's dtype; 0 where nothing is read, and in columns from D on.
 
     Args:
