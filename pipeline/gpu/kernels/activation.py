@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pipeline.gpu.kernels.config import LaunchConfig
+from pipeline.gpu.kernels.config import LaunchConfig, find_config
 from pipeline.gpu.kernels.variant import ModelShape, Variant
 
 DEFAULT = LaunchConfig(num_warps=4, num_stages=1, constants={"BLOCK": 1024})
@@ -41,18 +41,19 @@ def gate_kernel(
 
 def silu_and_mul(gate_up: Tensor, config: LaunchConfig | None = None) -> Tensor:
     """[T, 2 F] -> [T, F]."""
-    return _launch(gate_up, False, config or DEFAULT)
+    return _launch(gate_up, False, config)
 
 
 def gelu_and_mul(gate_up: Tensor, config: LaunchConfig | None = None) -> Tensor:
     """[T, 2 F] -> [T, F]."""
-    return _launch(gate_up, True, config or DEFAULT)
+    return _launch(gate_up, True, config)
 
 
-def _launch(gate_up: Tensor, is_gelu: bool, config: LaunchConfig) -> Tensor:
+def _launch(gate_up: Tensor, is_gelu: bool, config: LaunchConfig | None) -> Tensor:
     if gate_up.dim() != 2 or gate_up.shape[1] % 2 or gate_up.stride(1) != 1:
         raise ValueError(f"no gate and up in {list(gate_up.shape)} of strides {list(gate_up.stride())}")
     num_rows, width = gate_up.shape[0], gate_up.shape[1] // 2
+    config = config or find_config("activation", DEFAULT, gate_up.device, width=width)
     out = torch.empty(num_rows, width, dtype=gate_up.dtype, device=gate_up.device)
     gate_kernel[(num_rows, triton.cdiv(width, config.constants["BLOCK"]))](
         gate_up,

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pipeline.gpu.kernels.config import LaunchConfig
+from pipeline.gpu.kernels.config import LaunchConfig, find_config
 from pipeline.gpu.kernels.variant import ModelShape, Variant
 
 DEFAULT = LaunchConfig(num_warps=8, num_stages=1, constants={"ELEMENTS": 2048})
@@ -62,7 +62,7 @@ def rms_norm_kernel(
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, config: LaunchConfig | None = None) -> Tensor:
     """[T, C] or [T, heads, C] -> a new tensor of the same shape."""
-    return _launch(x, None, weight, eps, config or DEFAULT)
+    return _launch(x, None, weight, eps, config)
 
 
 def add_rms_norm(
@@ -71,14 +71,17 @@ def add_rms_norm(
     """residual += x in place, then its norm: [T, C], [T, C] -> a new tensor."""
     if x.shape != residual.shape or x.dim() != 2 or x.dtype != residual.dtype or residual.stride(-1) != 1:
         raise ValueError(f"x {_describe(x)} and residual {_describe(residual)} are not of one kind")
-    return _launch(x, residual, weight, eps, config or DEFAULT)
+    return _launch(x, residual, weight, eps, config)
 
 
-def _launch(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, config: LaunchConfig) -> Tensor:
+def _launch(
+    x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, config: LaunchConfig | None
+) -> Tensor:
     if x.dim() not in (2, 3) or x.stride(-1) != 1 or weight.shape != x.shape[-1:]:
         raise ValueError(f"no norm of {_describe(x)} with weight {_describe(weight)}")
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     num_heads, width = (1 if x.dim() == 2 else x.shape[1]), x.shape[-1]
+    config = config or find_config("norm", DEFAULT, x.device, width=width)
     constants = _constants(num_heads, width, residual is not None, config)
     num_rows = x.shape[0] * num_heads
     rms_norm_kernel[(triton.cdiv(num_rows, constants["ROWS"]),)](

@@ -15,13 +15,14 @@ number may differ from the reference's in the last bit of fp32, before it is rou
 a product and a sum; the interpreter does not.
 """
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from pipeline.gpu.api import Rotation
 from pipeline.gpu.kernels.cache import Cache, scales_of
-from pipeline.gpu.kernels.config import LaunchConfig
+from pipeline.gpu.kernels.config import LaunchConfig, find_config
 from pipeline.gpu.kernels.stored_rows import store_rows
 from pipeline.gpu.kernels.variant import ModelShape, Variant
 from pipeline.gpu.kv.dtype import GROUP, KvDtype, is_quantised
@@ -120,7 +121,7 @@ def rope_and_write_kv(
     config: LaunchConfig | None = None,
 ) -> None:
     """api.Ops.rope_and_write_kv."""
-    config = config or DEFAULT
+    config = config or _default(q.device, cache.head_dim, cache.kv_dtype)
     _check(q, k, v, rotation, cache, slot_mapping)
     num_tokens, num_heads, head_dim = q.shape
     constants = _constants(num_heads, k.shape[1], head_dim, cache.block_size, cache.kv_dtype, config)
@@ -139,6 +140,10 @@ def rope_and_write_kv(
         num_warps=config.num_warps,
         num_stages=config.num_stages,
     )
+
+
+def _default(device: torch.device, head_dim: int, kv_dtype: KvDtype) -> LaunchConfig:
+    return find_config("rope_kv", DEFAULT, device, head_dim=head_dim, kv_dtype=kv_dtype)
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, rotation: Rotation, cache: Cache, slot_mapping: Tensor) -> None:
