@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pipeline.gpu.api import StepInputs
 from pipeline.gpu.kv.contexts import Contexts, Ints
+from pipeline.gpu.logprobs import AskedLogprobs
 from pipeline.gpu.sampling import SamplingRows
 from pipeline.gpu.sampling_slots import SamplingSlots
 from pipeline.messages import NO_TOKEN, StepPlan
@@ -22,6 +23,8 @@ class PreparedStep:
     rows: SamplingRows
     sample_slots: Tensor
     """[R] int64."""
+    asked: AskedLogprobs | None = None
+    """Who of the R is to be told how probable his token was; None: nobody."""
 
 
 class SlotTable:
@@ -29,11 +32,13 @@ class SlotTable:
     token on the device. A plan that admits a sequence to a slot replaces its state.
     """
 
-    def __init__(self, max_num_seqs: int, max_blocks: int, block_size: int, device: torch.device) -> None:
+    def __init__(
+        self, max_num_seqs: int, max_blocks: int, block_size: int, vocab_size: int, device: torch.device
+    ) -> None:
         self._block_size = block_size
         self._device = device
         self._block_tables = np.zeros((max_num_seqs, max_blocks), dtype=np.int32)
-        self._sampling = SamplingSlots(max_num_seqs)
+        self._sampling = SamplingSlots(max_num_seqs, vocab_size, device)
         self._last_token = torch.zeros(max_num_seqs, dtype=torch.int64, device=device)
         self._contexts = Contexts(max_num_seqs, max_blocks, block_size)
 
@@ -70,16 +75,21 @@ class SlotTable:
             mass=self._contexts.new_mass(slots, num_columns, self._device),
         )
         columns = self._sampling.columns(slots[sampling], positions[logits_rows])
-        rows = SamplingRows(**{name: self._on_device(column) for name, column in columns.items()})
-        return PreparedStep(inputs, rows, self._on_device(slots[sampling]))
+        rows = self._sampling.rows({name: self._on_device(column) for name, column in columns.items()})
+        return PreparedStep(inputs, rows, self._on_device(slots[sampling]), self._asked(slots[sampling]))
 
-    def remember(self, sample_slots: Tensor, token_ids: Tensor) -> None:
-        """Keep the sampled tokens [R] as their slots' next input."""
-        self._last_token[sample_slots] = token_ids
+    def remember(self, step: PreparedStep, token_ids: Tensor) -> None:
+        """Keep the step's sampled tokens [R] as their slots' next input; count them where that is asked."""
+        self._last_token[step.sample_slots] = token_ids
+        self._sampling.remember(step.rows, token_ids)
 
     def drops(self, plan: StepPlan, inputs: StepInputs) -> list[list[int]]:
         """The plan's step is done: the answers to its questions."""
         return self._contexts.weigh(plan, inputs.mass)
+
+    def _asked(self, slots: Ints) -> AskedLogprobs | None:
+        rows = self._sampling.asked_logprobs(slots)
+        return self._sampling.asked(slots, rows, self._on_device(rows)) if rows.size else None
 
     def _token_ids(self, token_ids: Ints, token_slots: Ints) -> Tensor:
         # [T]; NO_TOKEN stands for the last token sampled in the slot, which only the device may know yet

@@ -6,10 +6,12 @@ Called from one thread, its device worker's. It knows no stages and no requests,
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import compress
 from typing import TypeAlias
 
 import torch
 from msgspec.structs import replace
+from torch import Tensor
 
 from pipeline.checkpoint.card import Architecture, ModelCard
 from pipeline.checkpoint.weight_files import weights_id
@@ -17,12 +19,13 @@ from pipeline.errors import ConfigError
 from pipeline.gpu.api import LayerKv, Model
 from pipeline.gpu.backends import Opened, open_model
 from pipeline.gpu.evaluation.evidence import NO_EVIDENCE, Evidence, find_evidence
-from pipeline.gpu.inputs import SlotTable
+from pipeline.gpu.inputs import PreparedStep, SlotTable
 from pipeline.gpu.kv.cache import log_size, new_kv_cache
 from pipeline.gpu.kv.disk import DiskKv, open_disk_file
 from pipeline.gpu.kv.disk_file import DiskFile
 from pipeline.gpu.kv.dtype import block_bytes, token_bytes
 from pipeline.gpu.kv.host import HostKv
+from pipeline.gpu.logprobs import logprobs_of
 from pipeline.gpu.memory.free import free_host_bytes
 from pipeline.gpu.memory.rehearsal import Rehearsal, Shape, measure_blocks
 from pipeline.gpu.memory.sizing import check_kv_memory, count_host_blocks, disk_kv_bytes
@@ -101,13 +104,15 @@ class Runner:
         self._host_kv.copy(plan)
         step = self._slots.prepare(plan)
         token_ids: list[int] = []
+        logprobs: Logprobs | None = None
         logits = self._model.forward(step.inputs, self._kv_cache)
         if logits.shape[0]:
             sampled = self._sampling_op(logits, step.rows)
-            self._slots.remember(step.sample_slots, sampled)
+            self._slots.remember(step, sampled)
+            logprobs = _logprobs(plan, step, logits, sampled)
             token_ids = sampled.tolist()
         drops = self._slots.drops(plan, step.inputs)
-        return FinishedStep(plan, begin_ns, self._clock(), token_ids, drops)
+        return FinishedStep(plan, begin_ns, self._clock(), token_ids, drops, logprobs)
 
     def add_disk(self, file: DiskFile, *, keeps: bool) -> None:
         """Blocks may go there from host memory."""
@@ -133,6 +138,13 @@ class Runner:
             self.mover.close()
         self._kv_cache = []
         self._host_kv.close()
+
+
+def _logprobs(plan: StepPlan, step: PreparedStep, logits: Tensor, token_ids: Tensor) -> Logprobs | None:
+    if step.asked is None:
+        return None
+    told = logprobs_of(logits, token_ids, step.asked.rows_on_device)
+    return told.to_message(step.asked, list(compress(plan.request_ids, plan.samples)))
 
 
 def load_runner(
@@ -257,7 +269,8 @@ class _Parts:
 
     def _new_slots(self) -> SlotTable:
         options = self.options
-        return SlotTable(options.max_num_seqs, self.max_blocks, options.block_size, self.device)
+        sizes = (options.max_num_seqs, self.max_blocks, options.block_size, self.architecture.vocab_size)
+        return SlotTable(*sizes, self.device)
 
     def _new_op(self) -> SamplingOp:
         op, faster = self.sampling_op(), self.opened.sampler

@@ -33,7 +33,7 @@ def plan_of(
 
 
 def table() -> SlotTable:
-    return SlotTable(max_num_seqs=4, max_blocks=8, block_size=BLOCK, device=torch.device("cpu"))
+    return SlotTable(max_num_seqs=4, max_blocks=8, block_size=BLOCK, vocab_size=100, device=torch.device("cpu"))
 
 
 def test_a_mixed_step_is_laid_out_row_by_row() -> None:
@@ -61,7 +61,8 @@ def test_a_mixed_step_is_laid_out_row_by_row() -> None:
 
 def test_an_unknown_input_token_is_the_last_one_sampled_in_its_slot() -> None:
     slots = table()
-    slots.remember(torch.tensor([2, 0]), torch.tensor([77, 55]))
+    earlier = slots.prepare(plan_of([(2, 0, 1, True), (0, 2, 1, True)], [1, 1], [(2, 0, 3), (0, 0, 1)], []))
+    slots.remember(earlier, torch.tensor([77, 55]))
     step = slots.prepare(
         plan_of(
             [(0, 3, 1, True), (1, 0, 2, True), (2, 1, 1, True)],

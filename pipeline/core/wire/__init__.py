@@ -11,8 +11,9 @@ from pipeline.core.wire.faults import (
     error_object,
 )
 from pipeline.core.wire.frames import Answered, Frame, error_frame, parse_frame, take_traceparent
-from pipeline.core.wire.requests import Limits, Wanted, parse_chat, parse_completion, wanted_of
-from pipeline.core.wire.terms import tenant_of_key
+from pipeline.core.wire.limits import Limits
+from pipeline.core.wire.requests import Wanted, parse_chat, parse_completion, wanted_of
+from pipeline.core.wire.terms import bearer_of, tenant_of_key
 
 __all__ = [
     "SERVER_ERROR",
@@ -23,6 +24,7 @@ __all__ = [
     "Limits",
     "StreamShape",
     "Wanted",
+    "bearer_of",
     "error_body",
     "error_event",
     "error_frame",

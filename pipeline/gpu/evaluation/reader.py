@@ -43,7 +43,7 @@ class Reader:
         self._block_size = block_size
         self._num_blocks = min(blocks_for(max_len, block_size), retention.max_blocks)
         self._cache = new_kv_cache(architecture, opened.layout, self._num_blocks, block_size, CPU)
-        self._slots = SlotTable(1, self._num_blocks, block_size, CPU)
+        self._slots = SlotTable(1, self._num_blocks, block_size, architecture.vocab_size, CPU)
         self.start()
 
     def start(self) -> None:

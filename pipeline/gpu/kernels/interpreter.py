@@ -3,11 +3,11 @@
 triton decides for each function when it is decorated, its own library's at its import: so prepare() comes
 before the first import of triton in a process, and a process can do only one of the two.
 The interpreter (3.6 to 3.9) keeps bf16 as uint16 and computes on these bits. prepare() makes it compute in
-fp32 and round each result to nearest even, as a GPU does.
+fp32 and round each result to nearest even, as a GPU does, and like a GPU not warn of overflow and NaN. A
+comparison of two scalars is of their type there, so that it can be no mask; it is made a truth value.
 """
 
 import importlib
-import importlib.util
 import os
 import sys
 from collections.abc import Callable
@@ -21,6 +21,7 @@ import torch
 from pipeline.errors import ConfigError
 
 SWITCH = "TRITON_INTERPRET"
+MIN_CAPABILITY = 8, 0
 RESULT_TYPE_OF = {
     "binary_op": 0,
     "unary_op": 0,
@@ -36,22 +37,41 @@ Handle = Any
 """triton's TensorHandle: a numpy array and what it stands for."""
 
 
-def prepare(device: torch.device) -> None:
+def prepare(device: torch.device) -> str:
     """Let the kernels run on tensors of this device: call it before a module with a kernel is imported.
 
-    Raises ConfigError if they cannot.
+    -> what the bits of their results depend on, beside their inputs. Raises ConfigError if they cannot run.
     """
-    if importlib.util.find_spec("triton") is None:
-        raise ConfigError('backend = "triton" needs triton, which is not installed: pip install triton')
     interprets = device.type == "cpu"
-    if "triton" not in sys.modules:
-        if interprets:
-            os.environ[SWITCH] = "1"
-        importlib.import_module("triton")
+    version = _import(interprets)
     if is_interpreting() != interprets:
         raise ConfigError(_wrong_mode(device))
     if interprets:
         repair(importlib.import_module("triton.runtime.interpreter"))
+        return f"triton {version} interpreter torch {torch.__version__}"
+    _check_capability(device)
+    return f"triton {version} {torch.cuda.get_device_name(device)} torch {torch.__version__}"
+
+
+def _import(interprets: bool) -> str:
+    if interprets and "triton" not in sys.modules:
+        os.environ[SWITCH] = "1"
+    try:
+        return str(importlib.import_module("triton").__version__)
+    except ImportError as error:
+        raise ConfigError(
+            f'backend = "triton" needs triton, which cannot be imported ({error}): pip install triton'
+        ) from error
+
+
+def _check_capability(device: torch.device) -> None:
+    capability = torch.cuda.get_device_capability(device)
+    if capability < MIN_CAPABILITY:
+        needed, found = (".".join(map(str, each)) for each in (MIN_CAPABILITY, capability))
+        raise ConfigError(
+            f'backend = "triton" needs a GPU of compute capability {needed}, the first with bf16, and'
+            f" {torch.cuda.get_device_name(device)} has {found}"
+        )
 
 
 def is_interpreting() -> bool:
@@ -86,11 +106,20 @@ def repair(interpreter: ModuleType) -> None:
         setattr(builder, name, bf16.compute(getattr(builder, name), index))
     for ops in (interpreter.ReduceOps, interpreter.ScanOps):
         ops.apply_impl = bf16.refuse(ops.apply_impl)
+    interpreter.GridExecutor.__call__ = _quiet(interpreter.GridExecutor.__call__)
     builder.computes_bf16 = True
 
 
+def _quiet(call: Callable[..., None]) -> Callable[..., None]:
+    def quiet(*args: Any, **kwargs: Any) -> None:
+        with np.errstate(all="ignore"):
+            call(*args, **kwargs)
+
+    return quiet
+
+
 def _check(interpreter: ModuleType) -> None:
-    names = ["TensorHandle", "ReduceOps.apply_impl", "ScanOps.apply_impl"]
+    names = ["TensorHandle", "GridExecutor.__call__", "ReduceOps.apply_impl", "ScanOps.apply_impl"]
     names += [f"InterpreterBuilder.{name}" for name in ("cast_impl", "create_fp_to_fp", *RESULT_TYPE_OF)]
     for name in names:
         found: Any = interpreter
@@ -110,7 +139,7 @@ class _Bf16:
     def __init__(self, interpreter: ModuleType) -> None:
         self._handle = interpreter.TensorHandle
         language = importlib.import_module("triton.language")
-        self._bf16, self._fp32 = language.bfloat16, language.float32
+        self._bf16, self._fp32, self._int1 = language.bfloat16, language.float32, language.int1
 
     def cast(self, cast_impl: Callable[..., Handle]) -> Callable[..., Handle]:
         def cast(builder: Any, src: Handle, dst_type: Any) -> Handle:
@@ -135,11 +164,13 @@ class _Bf16:
 
     def compute(self, function: Callable[..., Handle], index: int) -> Callable[..., Handle]:
         def compute(builder: Any, *args: Any, **kwargs: Any) -> Handle:
-            if not any(self._is_bf16(arg) for arg in args):
-                return function(builder, *args, **kwargs)
-            result = function(builder, *(self._widened(arg) for arg in args), **kwargs)
-            is_truth = result.data.dtype == np.bool_  # a comparison's
-            return self._rounded(result) if self._is_bf16(args[index]) and not is_truth else result
+            is_bf16 = [self._is_bf16(arg) for arg in args]
+            if any(is_bf16):
+                args = tuple(self._widened(arg) for arg in args)
+            result = function(builder, *args, **kwargs)
+            if result.data.dtype == np.bool_:
+                return self._handle(result.data, self._int1)
+            return self._rounded(result) if is_bf16[index] else result
 
         return compute
 

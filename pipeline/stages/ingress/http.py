@@ -18,11 +18,11 @@ from pipeline.core.wire import (
     error_event,
     parse_chat,
     parse_completion,
-    tenant_of_key,
 )
 from pipeline.core.wire.answers import PING
 from pipeline.errors import RequestError
-from pipeline.messages import Completion
+from pipeline.messages import Completion, TokenLogprob
+from pipeline.stages.ingress.authentication import PRINCIPAL
 from pipeline.stages.ingress.intake import Intake, LiveRequest
 from pipeline.stages.ingress.options import IngressOptions
 from pipeline.stages.ingress.patience import lose_silent_peer
@@ -44,6 +44,8 @@ class WholeRequest(LiveRequest):
     def __init__(self, intake: Intake, request_id: int) -> None:
         super().__init__(intake, request_id)
         self._texts: list[str] = []
+        self.all_logprobs: list[TokenLogprob] = []
+        """Of the whole text, where it asked."""
         self._ended: asyncio.Future[Completion | RequestError] = asyncio.get_running_loop().create_future()
 
     async def result(self) -> tuple[str, Completion]:
@@ -55,6 +57,7 @@ class WholeRequest(LiveRequest):
 
     def write_delta(self, text: str, num_tokens: int) -> None:
         self._texts.append(text)
+        self.all_logprobs += self.take_logprobs()
 
     def write_done(self, completion: Completion) -> None:
         self._resolve(completion)
@@ -114,7 +117,7 @@ class SseRequest(LiveRequest):
         self._write(PING if mode == "comment" else self._shape.delta(""))
 
     def write_delta(self, text: str, num_tokens: int) -> None:
-        self._write(self._shape.delta(text))
+        self._write(self._shape.delta(text, self.take_logprobs()))
 
     def write_done(self, completion: Completion) -> None:
         self._write(self._shape.last(completion))
@@ -168,8 +171,9 @@ class HttpDoor:
     async def _generate(self, request: web.Request, parse: Parse, shape: type[Answer]) -> web.StreamResponse:
         arrived_ns = self._clock()
         body = await self._body(request)
-        tenant = tenant_of_key(request.headers.get("Authorization"))
-        wanted = parse(body, self._limits, secrets.randbits(63)).under(tenant)
+        principal = request[PRINCIPAL]
+        parsed = parse(body, self._limits, secrets.randbits(63))
+        wanted = parsed.under(principal.tenant, principal.max_priority)
         if wanted.stream:
             return await self._stream(request, wanted, shape, arrived_ns)
         return await self._whole(request, wanted, shape, arrived_ns)
@@ -180,14 +184,14 @@ class HttpDoor:
         def build(request_id: int) -> WholeRequest:
             return WholeRequest(self._intake, request_id)
 
-        live = self._intake.submit(wanted, arrived_ns, build, traceparent_of(request))
+        live = self._intake.submit(wanted, arrived_ns, build, request[PRINCIPAL], traceparent_of(request))
         request[ANSWERED_TRACEPARENT] = live.trace_parent
         try:
             text, completion = await live.result()
         finally:
             self._intake.leave(live)
         answer = self._answer(shape, live.request_id, wanted)
-        return json_bytes(answer.whole(text, completion))
+        return json_bytes(answer.whole(text, completion, live.all_logprobs))
 
     async def _stream(
         self, request: web.Request, wanted: Wanted, shape: type[Answer], arrived_ns: int
@@ -195,7 +199,7 @@ class HttpDoor:
         def build(request_id: int) -> SseRequest:
             return SseRequest(self._intake, request_id, self._answer(shape, request_id, wanted), self._clock)
 
-        live = self._intake.submit(wanted, arrived_ns, build, traceparent_of(request))
+        live = self._intake.submit(wanted, arrived_ns, build, request[PRINCIPAL], traceparent_of(request))
         request[ANSWERED_TRACEPARENT] = live.trace_parent
         try:
             await live.news(self._options.ping_interval_s)

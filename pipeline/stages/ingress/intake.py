@@ -4,10 +4,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TypeVar
 
+from pipeline.core.allowance import Allowance, Charge
 from pipeline.core.gate import Gate
+from pipeline.core.keys import NOBODY, Principal
 from pipeline.core.wire import SERVER_ERROR, Wanted
 from pipeline.errors import InboxClosed, RequestError
-from pipeline.messages import Cancel, Completion, FinishReason, GenerateRequest, Open
+from pipeline.messages import Cancel, Completion, FinishReason, GenerateRequest, Open, TokenLogprob
 from pipeline.runtime.stage import StageContext
 from pipeline.runtime.trace import Point
 from pipeline.telemetry import RequestSpan, Telemetry
@@ -29,6 +31,12 @@ class LiveRequest(ABC):
         self.is_cancelled = False
         self.num_output_tokens = 0
         """Of the text so far."""
+        self.allowance: Allowance | None = None
+        """Of who asked, and"""
+        self.charge: Charge | None = None
+        """what was counted of it for this request."""
+        self._told: list[TokenLogprob] = []
+        """Of the tokens of the next delta, where it asked for logprobs."""
         self.trace_parent = ""
         """The W3C traceparent of its own span, for its client; empty: it has no trace."""
 
@@ -38,22 +46,35 @@ class LiveRequest(ABC):
         if self._is_attached:
             self.write_delta(text, num_tokens)
 
+    def logprobs(self, entries: list[TokenLogprob]) -> None:
+        self._told = entries
+
+    def take_logprobs(self) -> list[TokenLogprob]:
+        """For the delta that is being written."""
+        told, self._told = self._told, []
+        return told
+
     def done(self, completion: Completion) -> None:
         if completion.finish_reason is FinishReason.ERROR:
             self.error(SERVER_ERROR)
-        elif self._end():
+        elif self._end(completion.num_prompt_tokens + completion.num_output_tokens):
             self.write_done(completion)
 
     def error(self, error: RequestError) -> None:
-        if self._end():
+        if self._end(self.num_output_tokens):
             self.write_error(error)
 
     def detach(self) -> None:
         self._is_attached = False
 
-    def _end(self) -> bool:
-        """True if there is still a client to be told."""
-        was_live = self._intake.ended(self)
+    def settle(self, num_tokens: int, now_ns: int) -> None:
+        """What was counted of its allowance when it came becomes what it used."""
+        if self.allowance is not None and self.charge is not None:
+            self.allowance.settle(self.charge, num_tokens, now_ns)
+
+    def _end(self, num_tokens: int) -> bool:
+        """True if there is still a client to be told. `num_tokens`: what it used, prompt and answer."""
+        was_live = self._intake.ended(self, num_tokens)
         was_attached, self._is_attached = self._is_attached, False
         return was_live and was_attached
 
@@ -96,13 +117,19 @@ class Intake:
         return self._ctx.inbox.is_closed
 
     def submit(
-        self, wanted: Wanted, arrived_ns: int, build: Callable[[int], R], traceparent: str | None = None
+        self,
+        wanted: Wanted,
+        arrived_ns: int,
+        build: Callable[[int], R],
+        principal: Principal = NOBODY,
+        traceparent: str | None = None,
     ) -> R:
         """Offer a request to the pipeline; `build` makes its live side from its id. Never waits.
 
         `traceparent` is what its client sent of it, unchecked.
 
-        Raises RequestError 429 when there is no room or it would wait for too long, 503 while draining.
+        Raises RequestError 429 when there is no room, it would wait for too long, or its key has used what it
+        may; 503 while draining.
         """
         request_id = self._next_id
         self._check_open()
@@ -116,7 +143,7 @@ class Intake:
             self._ctx.clock(),
             wanted.terms,
         )
-        self._offer(request)
+        self._offer(request, live, principal)
         self._next_id += 1
         self._telemetry.received()
         self.live[request_id] = live
@@ -136,11 +163,14 @@ class Intake:
         request.detach()
         self.cancel(request)
 
-    def ended(self, request: LiveRequest) -> bool:
-        """Forget a request; False if it had ended before."""
+    def ended(self, request: LiveRequest, num_tokens: int) -> bool:
+        """Forget a request that has used so many tokens; False if it had ended before."""
         self.num_events += 1
         self._gate.leave(request.request_id, request.num_output_tokens)
-        return self.live.pop(request.request_id, None) is not None
+        was_live = self.live.pop(request.request_id, None) is not None
+        if was_live:
+            request.settle(num_tokens, self._ctx.clock())
+        return was_live
 
     def fail_all(self, error: RequestError) -> None:
         """Answer every live request: the pipeline will not."""
@@ -149,11 +179,18 @@ class Intake:
 
     @staticmethod
     def _opened(live: LiveRequest, arrived_ns: int, wanted: Wanted, span: RequestSpan | None) -> Open:
-        is_chat = wanted.chat is not None
-        if span is None:
-            return Open(live.request_id, live, arrived_ns, is_chat=is_chat)
-        live.trace_parent = str(span.own)
-        return Open(live.request_id, live, arrived_ns, live.trace_parent, span.parent_span_id, is_chat)
+        parent_span_id = ""
+        if span is not None:
+            live.trace_parent, parent_span_id = str(span.own), span.parent_span_id
+        return Open(
+            live.request_id,
+            live,
+            arrived_ns,
+            live.trace_parent,
+            parent_span_id,
+            is_chat=wanted.chat is not None,
+            logprobs_sink=None if wanted.sampling.logprobs is None else live,
+        )
 
     def _check_open(self) -> None:
         if self.is_draining:
@@ -161,15 +198,32 @@ class Intake:
         if len(self.live) >= self._max_live:
             raise self._refused(self._full("The server has too many live requests", "too_many_requests"))
 
-    def _offer(self, request: GenerateRequest) -> None:
+    def _offer(self, request: GenerateRequest, live: LiveRequest, principal: Principal) -> None:
         if refusal := self._gate.refusal(request):
             raise self._refused(refusal)
+        if principal.allowance is not None:
+            self._charge(request, live, principal.allowance)
         try:
-            if not self._requests.offer(request):
-                raise self._refused(self._full("The waiting queue is full", "queue_full"))
+            self._send(request)
+        except RequestError:
+            live.settle(0, self._ctx.clock())
+            raise
+        self._gate.enter(request)
+
+    def _send(self, request: GenerateRequest) -> None:
+        try:
+            if self._requests.offer(request):
+                return
         except InboxClosed:
             raise self._refused(DRAINING) from None
-        self._gate.enter(request)
+        raise self._refused(self._full("The waiting queue is full", "queue_full"))
+
+    def _charge(self, request: GenerateRequest, live: LiveRequest, allowance: Allowance) -> None:
+        try:
+            live.charge = allowance.admit(1, request.sampling.max_tokens, self._ctx.clock())
+        except RequestError as error:
+            raise self._refused(error) from None
+        live.allowance = allowance
 
     def _full(self, what: str, code: str) -> RequestError:
         """A bound that does not know how long the wait would be is reached."""
