@@ -279,7 +279,7 @@ class Scheduler:
         return rows.seal(self.num_steps, now_ns, self.policies.host.seal(self.num_steps))
 
     def is_void(self, step_id: int) -> bool:
-        """The device was lost after that step was planned: it counts as never run, and is not to be applied."""
+        """The device was lost after that step was planned: it counts as never run; do not apply it."""
         return step_id <= self._last_void_step
 
     def apply(self, sampled: SampledBatch, taken_ns: int) -> Flight:

@@ -15,6 +15,8 @@ class RunnerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """auto is bfloat16."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto is cuda where there is one."""
+    placement: Literal["auto", "thread", "process"] = "auto"
+    """Where the device workers live; see runtime.bridge. auto: docs/decisions/0026."""
     backend: Literal["auto", "host", "torch"] = "auto"
     """host: the C++ kernels of gpu.host, on the CPU; auto is host where it can run, else torch."""
     weights: Literal["auto", "bf16", "int8", "int4"] = "auto"
@@ -46,3 +48,8 @@ class RunnerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """It is there for the next start, with what is in it."""
     num_threads: Count | None = None
     """CPU threads; None is what trial steps run best with (host), or one a core (torch)."""
+
+
+def placement_of(options: RunnerOptions) -> Literal["thread", "process"]:
+    """Where the device workers live: what `placement` says, or auto."""
+    return "process" if options.placement == "auto" else options.placement
