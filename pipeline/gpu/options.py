@@ -16,7 +16,7 @@ class RunnerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto is cuda where there is one."""
     placement: Literal["auto", "thread", "process"] = "auto"
-    """Where the device workers live; see runtime.bridge. auto: docs/decisions/0026."""
+    """Where the device workers live: see runtime.bridge and runtime.process."""
     backend: Literal["auto", "host", "torch"] = "auto"
     """host: the C++ kernels of gpu.host, on the CPU; auto is host where it can run, else torch."""
     weights: Literal["auto", "bf16", "int8", "int4"] = "auto"
@@ -51,5 +51,5 @@ class RunnerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def placement_of(options: RunnerOptions) -> Literal["thread", "process"]:
-    """Where the device workers live: what `placement` says, or auto."""
+    """Where the device workers live. auto is a process: docs/decisions/0026-where-the-device-worker-lives.md."""
     return "process" if options.placement == "auto" else options.placement

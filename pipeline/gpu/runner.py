@@ -134,8 +134,8 @@ class Runner:
         )
 
     def renew(self) -> DeviceReady:
-        """Go on after a launch that raised, with what it took given back. All sequences will be admitted anew,
-        which replaces what their slots held. What is on disk is told anew.
+        """Go on after a launch that raised, with what it took given back. All sequences will be admitted
+        anew, which replaces what their slots held. What is on disk is told anew.
         """
         gc.collect()
         if self._capacity.device == "cuda":

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 from pipeline.errors import ConfigError, ModelError
 from pipeline.messages import DiskMoved, Logprobs, StepPlan
@@ -173,8 +173,7 @@ class Child(asyncio.Protocol):
     # asyncio.Protocol -----------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
+        self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's are no subclasses
 
     def data_received(self, data: bytes) -> None:
         for message in self._reader.feed(data):

@@ -32,11 +32,8 @@ class DeviceWorkerState:
         return rss_bytes(self.pid) if self.pid else 0
 
     def gauges(self) -> Mapping[str, float]:
-        shown: dict[str, float] = {
+        return {
             "device_up": float(not self.fault),
             "device_restarts_total": self.num_faults,
             "device_out_of_memory_total": self.num_out_of_memory,
         }
-        if self.pid:
-            shown["device_process_resident_bytes"] = self.rss_bytes()
-        return shown

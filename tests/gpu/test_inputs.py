@@ -33,7 +33,9 @@ def plan_of(
 
 
 def table() -> SlotTable:
-    return SlotTable(max_num_seqs=4, max_blocks=8, block_size=BLOCK, vocab_size=100, device=torch.device("cpu"))
+    return SlotTable(
+        max_num_seqs=4, max_blocks=8, block_size=BLOCK, vocab_size=100, device=torch.device("cpu")
+    )
 
 
 def test_a_mixed_step_is_laid_out_row_by_row() -> None:

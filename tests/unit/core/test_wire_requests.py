@@ -144,9 +144,7 @@ def test_unknown_model_is_404() -> None:
     assert completion(model="m") == completion()
 
 
-@pytest.mark.parametrize(
-    "field", ["min_p2", "stop_ids", "messages", "max_completion_tokens", "Temperature"]
-)
+@pytest.mark.parametrize("field", ["min_p2", "stop_ids", "messages", "max_completion_tokens", "Temperature"])
 def test_unknown_fields_are_named(field: str) -> None:
     error = refusal(completion, **{field: 1})
     assert error.message == f"Unsupported field '{field}'." and error.param == field
