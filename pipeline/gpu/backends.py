@@ -37,6 +37,8 @@ class Opened(NamedTuple):
     """Whether the memory that a step needs grows with the contexts of its rows."""
     arithmetic: str = ""
     """What the bits of keys and values depend on, beside the model and what they are stored as."""
+    can_capture: bool = False
+    """A decode step waits for nothing on the device, and takes rows that are empty (api.StepInputs)."""
 
 
 def open_model(

@@ -44,5 +44,12 @@ class RunnerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes, or a size, of that file at most; 0: there is none."""
     disk_kv_keep: bool = False
     """It is there for the next start, with what is in it."""
+    cuda_graphs: bool = True
+    """Decode steps are captured at the start, and are one launch each from then on; where the device is CUDA
+    and the backend waits for nothing."""
+    cuda_graph_memory: str | Annotated[int, Meta(ge=0)] = "1GiB"
+    """Bytes, or a size, that they may take, and"""
+    cuda_graph_s: Annotated[float, Meta(ge=0)] = 30.0
+    """seconds that capturing them may take. Large steps that are not captured run kernel by kernel."""
     num_threads: Count | None = None
     """CPU threads; None is what trial steps run best with (host), or one a core (torch)."""
