@@ -33,12 +33,12 @@ from pipeline.gpu.kernels.config import LaunchConfig
 from pipeline.gpu.kernels.seen import seen_tiles, tile_entries, what_is_seen
 from pipeline.gpu.kernels.stored_tile import head_blocks, load_tile, load_token_scales
 from pipeline.gpu.kernels.variant import ModelShape, Variant
-from pipeline.gpu.kv.dtype import KvDtype, code_bytes, is_quantised
+from pipeline.gpu.kv.dtype import KvDtype, is_quantised
 
 SPLIT = 512
 """Entries. So what a split writes, 4 H D bytes, is under 1 % of the keys and values that it reads."""
-TILE_BYTES = 8192
-"""Of the codes of one tile of keys."""
+TILE_ELEMENTS = 4096
+"""Of one tile of keys."""
 LOG2_E = 1.4426950408889634
 MAX_PROGRAMS = 4096
 """Past these a program does several splits: a table may have room for far more than its row has."""
@@ -48,6 +48,17 @@ LEAST = tl.constexpr(1e-37)
 """In place of weights that are 0, whose logarithm is not finite."""
 MIN_ROWS = tl.constexpr(16)
 """Of a matrix product."""
+
+
+@triton.jit
+def scales_or_ones(
+    scales, blocks, entries, is_seen, KV: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr
+):
+    """load_token_scales of a cache that has them."""
+    if KV == "int8" or KV == "fp8":
+        return load_token_scales(scales, blocks, entries, is_seen, D, BLOCK_SIZE)
+    else:
+        return tl.full(entries.shape, 1.0, tl.float32)
 
 
 @triton.jit
@@ -65,16 +76,21 @@ def attend_split(
     acc = tl.zeros([num_heads, WIDTH], tl.float32)
     entries, is_seen = tile_entries(begin, num_first, num_hidden, context_len, num_sinks, window, TILE)
     blocks = head_blocks(table, entries, is_seen, kv_head, KV_HEADS, BLOCK_SIZE)
+    key_scales = scales_or_ones(k_scales, blocks, entries, is_seen, KV, D, BLOCK_SIZE)
+    value_scales = scales_or_ones(v_scales, blocks, entries, is_seen, KV, D, BLOCK_SIZE)
     for number in range(begin, end):
-        # a tile ahead: else the pipeline would spend one of its stages on block ids
+        # a tile ahead: the pipeline has stages for what is multiplied only, and would take one for block ids
         next_entries, next_is_seen = tile_entries(
             number + 1, num_first, num_hidden, context_len, num_sinks, window, TILE
         )
         next_blocks = head_blocks(table, next_entries, next_is_seen, kv_head, KV_HEADS, BLOCK_SIZE)
+        next_key_scales = scales_or_ones(k_scales, next_blocks, next_entries, next_is_seen, KV, D, BLOCK_SIZE)
+        next_value_scales = scales_or_ones(
+            v_scales, next_blocks, next_entries, next_is_seen, KV, D, BLOCK_SIZE
+        )
         keys = load_tile(k, k_scales, blocks, entries, is_seen, q, KV, D, WIDTH, BLOCK_SIZE)
         scores = tl.dot(q, tl.trans(keys), input_precision="ieee") * scale
-        if KV == "int8" or KV == "fp8":
-            scores *= load_token_scales(k_scales, blocks, entries, is_seen, D, BLOCK_SIZE)[None, :]
+        scores *= key_scales[None, :]
         scores = tl.where(is_seen[None, :], scores, float("-inf"))
         new_maximum = tl.maximum(maximum, tl.max(scores, 1))
         probs = tl.exp2(scores - new_maximum[:, None])
@@ -87,12 +103,12 @@ def attend_split(
             is_part = (head < GROUP)[:, None] & (part < num_parts)[None, :]
             at = head[:, None] * num_parts + part[None, :]
             tl.store(weights + at, tl.log2(sums) + new_maximum[:, None], mask=is_part)
-        if KV == "int8" or KV == "fp8":
-            probs *= load_token_scales(v_scales, blocks, entries, is_seen, D, BLOCK_SIZE)[None, :]
+        probs *= value_scales[None, :]
         values = load_tile(v, v_scales, blocks, entries, is_seen, q, KV, D, WIDTH, BLOCK_SIZE)
         acc = tl.dot(probs.to(q.dtype), values, acc * shrink[:, None], input_precision="ieee")
         maximum = new_maximum
         entries, is_seen, blocks = next_entries, next_is_seen, next_blocks
+        key_scales, value_scales = next_key_scales, next_value_scales
     return acc / total[:, None], maximum + tl.log2(total)
 
 
@@ -248,9 +264,11 @@ def _check(q: Tensor, cache: Cache, inputs: StepInputs, out: Tensor) -> None:
 
 
 def default_config(head_dim: int, kv_dtype: KvDtype) -> LaunchConfig:
-    """Tiles of about TILE_BYTES, three of them on their way: 4 programs fit a multiprocessor of an H100."""
-    fits = TILE_BYTES // code_bytes(triton.next_power_of_2(head_dim), kv_dtype)
-    return LaunchConfig(4, 4, {"SPLIT": SPLIT, "TILE": min(max(fits, 32), 128)})
+    """Tiles that 4 programs have room for on a multiprocessor of an H100, three each (of 256: 2 programs)."""
+    width = triton.next_power_of_2(head_dim)
+    is_large = width * (4 if kv_dtype == "fp32" else 2) > 256
+    constants = {"SPLIT": SPLIT, "TILE": max(TILE_ELEMENTS // width, 32)}
+    return LaunchConfig(num_warps=4, num_stages=3 if is_large else 4, constants=constants)
 
 
 def variants(shape: ModelShape) -> list[Variant]:

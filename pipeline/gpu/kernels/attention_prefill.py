@@ -11,21 +11,22 @@ import triton.language as tl
 from torch import Tensor
 
 from pipeline.gpu.api import StepInputs
-from pipeline.gpu.kernels.cache import Cache
+from pipeline.gpu.kernels.cache import Cache, scales_of
 from pipeline.gpu.kernels.config import LaunchConfig
+from pipeline.gpu.kernels.seen import what_is_seen
+from pipeline.gpu.kernels.stored_tile import head_blocks, load_tile, load_token_scales
 from pipeline.gpu.kv.dtype import is_quantised
 
 LOG2_E = 1.4426950408889634
 LN_2 = tl.constexpr(0.6931471805599453)
 LOWEST = tl.constexpr(-1e30)
-"""Where a row's maximum begins: finite, so that a tile of which a query sees nothing changes nothing."""
-ALL = tl.constexpr(1 << 30)
-"""The window of a row that sees all."""
+"""Where a query's maximum begins: finite, so that a tile of which it sees nothing changes nothing."""
 
 
 @triton.jit
 def find_row(query_start, num_rows, tile, TILE_QUERIES: tl.constexpr):
-    """The row whose query tile this is: row b's begin at query_start[b] // TILE_QUERIES + b."""
+    """Which row has this tile of queries, and its number among the row's: row b's begin at
+    query_start[b] // TILE_QUERIES + b, so there is room for each row's last, which may not be full."""
     low = 0
     high = num_rows
     while high - low > 1:
@@ -34,115 +35,23 @@ def find_row(query_start, num_rows, tile, TILE_QUERIES: tl.constexpr):
             low = middle
         else:
             high = middle
-    return low
+    return low, tile - tl.load(query_start + low) // TILE_QUERIES - low
 
 
 @triton.jit
-def what_is_seen(sinks, windows, row, layer_window, HAS_ROW_WINDOWS: tl.constexpr):
-    """How many first and how many last entries a query of the row sees, as gpu.api.StepInputs says."""
-    num_sinks = 0
-    window = ALL
-    if HAS_ROW_WINDOWS:
-        num_sinks = tl.load(sinks + row)
-        window = tl.load(windows + row)
-        window = tl.where(window == 0, ALL, window)
-    if layer_window > 0:
-        num_sinks = 0
-        window = tl.minimum(window, layer_window)
-    return num_sinks, window
+def tile_ranges(first_entry, last_entry, num_sinks, window, TILE_KEYS: tl.constexpr):
+    """Of the tiles of keys that queries at these entries see: where the recent ones begin, where all of a
+    tile is seen by all queries, from begin to end, and where the last seen one ends; and how many of the
+    first are seen for their sinks."""
+    recent = tl.maximum(first_entry - window + 1, 0) // TILE_KEYS
+    num_sink_tiles = tl.minimum(tl.cdiv(num_sinks, TILE_KEYS), recent)
+    all_recent = tl.cdiv(tl.maximum(last_entry - window + 1, 0), TILE_KEYS)
+    full_end = tl.maximum((first_entry + 1) // TILE_KEYS, recent)
+    full_begin = tl.minimum(all_recent, full_end)
+    return num_sink_tiles, recent, full_begin, full_end, tl.cdiv(last_entry + 1, TILE_KEYS)
 
 
-@triton.jit
-def block_offsets(table, entries, is_entry, block_stride, BLOCK_SIZE: tl.constexpr):
-    """Where the entries' blocks begin; those that are none: in block 0."""
-    ids = tl.load(table + entries // BLOCK_SIZE, mask=is_entry, other=0)
-    return ids.to(tl.int64) * block_stride
-
-
-@triton.jit
-def load_tile(
-    stored,
-    scales,
-    offsets,
-    entries,
-    is_entry,
-    KV: tl.constexpr,
-    D: tl.constexpr,
-    WIDTH: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    IS_MASKED: tl.constexpr,
-):
-    """[keys, WIDTH] of a head."""
-    column = tl.arange(0, WIDTH)
-    at = offsets + (entries % BLOCK_SIZE) * D
-    is_read = (column < D)[None, :]
-    if IS_MASKED:
-        is_read = is_read & is_entry[:, None]
-    if IS_MASKED or D < WIDTH:
-        return tl.load(stored + at[:, None] + column[None, :], mask=is_read, other=0.0)
-    return tl.load(stored + at[:, None] + column[None, :])
-
-
-@triton.jit
-def _attend(
-    q,
-    acc,
-    total,
-    maximum,
-    query_entry,
-    first,
-    last,
-    skipped_at,
-    num_skipped,
-    num_sinks,
-    window,
-    context_len,
-    table,
-    k,
-    v,
-    k_scales,
-    v_scales,
-    block_stride,
-    scale,
-    KV: tl.constexpr,
-    D: tl.constexpr,
-    WIDTH: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    TILE_KEYS: tl.constexpr,
-    IS_MASKED: tl.constexpr,
-    IS_WINDOWED: tl.constexpr,
-):
-    for number in range(first, last):
-        tile = number
-        if IS_MASKED and IS_WINDOWED:
-            tile = tl.where(number < skipped_at, number, number + num_skipped)
-        entries = tile * TILE_KEYS + tl.arange(0, TILE_KEYS)
-        is_entry = entries < context_len
-        if IS_MASKED:
-            ids = tl.load(table + entries // BLOCK_SIZE, mask=is_entry, other=0)
-        else:
-            ids = tl.load(table + entries // BLOCK_SIZE)
-        offsets = ids.to(tl.int64) * block_stride
-        keys = load_tile(k, k_scales, offsets, entries, is_entry, KV, D, WIDTH, BLOCK_SIZE, False)
-        scores = tl.dot(q, tl.trans(keys.to(q.dtype)), input_precision="ieee")
-        if IS_MASKED:
-            is_seen = entries[None, :] <= query_entry[:, None]
-            if IS_WINDOWED:
-                is_recent = entries[None, :] > query_entry[:, None] - window
-                is_seen = is_seen & (is_recent | (entries < num_sinks)[None, :])
-            scores = tl.where(is_seen, scores, float("-inf"))
-        new_maximum = tl.maximum(maximum, tl.max(scores, 1) * scale)
-        weights = tl.math.exp2(scores * scale - new_maximum[:, None])
-        shrink = tl.math.exp2(maximum - new_maximum)
-        total = total * shrink + tl.sum(weights, 1)
-        acc = acc * shrink[:, None]
-        values = load_tile(v, v_scales, offsets, entries, is_entry, KV, D, WIDTH, BLOCK_SIZE, IS_MASKED)
-        acc = tl.dot(weights.to(q.dtype), values.to(q.dtype), acc, input_precision="ieee")
-        maximum = new_maximum
-    return acc, total, maximum
-
-
-@triton.jit
+@triton.jit(do_not_specialize=["layer_window", "num_rows", "max_blocks"])
 def prefill_kernel(
     q,
     k,
@@ -151,9 +60,9 @@ def prefill_kernel(
     v_scales,
     out,
     lse,
-    tables,
     query_start,
     context_lens,
+    tables,
     sinks,
     windows,
     scale,
@@ -162,154 +71,105 @@ def prefill_kernel(
     max_blocks,
     q_stride,
     out_stride,
-    block_stride,
-    head_stride,
     KV: tl.constexpr,
-    D: tl.constexpr,
-    WIDTH: tl.constexpr,
+    KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
+    D: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     IS_WINDOWED: tl.constexpr,
-    HAS_ROW_WINDOWS: tl.constexpr,
-    HAS_LSE: tl.constexpr,
     TILE_ROWS: tl.constexpr,
     TILE_KEYS: tl.constexpr,
 ):
+    """A program is one key/value head and a tile of a row's queries, the last tiles first: they are the
+    longest. Its matrix rows are the queries' GROUP heads."""
+    width: tl.constexpr = triton.next_power_of_2(D)
+    tile_queries: tl.constexpr = TILE_ROWS // GROUP
+    first_phase: tl.constexpr = 0 if IS_WINDOWED else 1
     kv_head = tl.program_id(0)
-    tile = tl.num_programs(1) - 1 - tl.program_id(1)
-    TILE_QUERIES: tl.constexpr = TILE_ROWS // GROUP
-    row = find_row(query_start, num_rows, tile, TILE_QUERIES)
+    row, tile = find_row(query_start, num_rows, tl.num_programs(1) - 1 - tl.program_id(1), tile_queries)
     start = tl.load(query_start + row)
     num_queries = tl.load(query_start + row + 1) - start
     context_len = tl.load(context_lens + row)
-    first_query = (tile - start // TILE_QUERIES - row) * TILE_QUERIES
+    first_query = tile * tile_queries
     if num_queries < 2 or context_len == 0 or first_query >= num_queries:
         return
     lane = tl.arange(0, TILE_ROWS)
+    column = tl.arange(0, width)
     query = first_query + lane // GROUP
-    head = kv_head * GROUP + lane % GROUP
-    column = tl.arange(0, WIDTH)
-    is_query = (lane < TILE_QUERIES * GROUP) & (query < num_queries)
-    token = (start + query).to(tl.int64)
+    is_query = (lane < tile_queries * GROUP) & (query < num_queries)
     is_element = is_query[:, None] & (column < D)[None, :]
-    queries = tl.load(
-        q + token[:, None] * q_stride + head[:, None] * D + column[None, :], mask=is_element, other=0.0
-    )
+    token = (start + query).to(tl.int64)
+    head = kv_head * GROUP + lane % GROUP
+    place = head[:, None] * D + column[None, :]
+    queries = tl.load(q + token[:, None] * q_stride + place, mask=is_element, other=0.0)
     first_entry = context_len - num_queries + first_query
-    last_entry = tl.minimum(first_entry + TILE_QUERIES, context_len) - 1
+    last_entry = tl.minimum(first_entry + tile_queries, context_len) - 1
     query_entry = first_entry + lane // GROUP
-    acc = tl.zeros([TILE_ROWS, WIDTH], tl.float32)
-    total = tl.zeros([TILE_ROWS], tl.float32)
-    maximum = tl.full([TILE_ROWS], LOWEST, tl.float32)
     table = tables + row.to(tl.int64) * max_blocks
-    k += kv_head.to(tl.int64) * head_stride
-    v += kv_head.to(tl.int64) * head_stride
-    full_end = (first_entry + 1) // TILE_KEYS
-    end = tl.cdiv(last_entry + 1, TILE_KEYS)
-    full_begin = 0
-    num_sinks = 0
-    window = ALL
     if IS_WINDOWED:
-        num_sinks, window = what_is_seen(sinks, windows, row, layer_window, HAS_ROW_WINDOWS)
-        recent_begin = tl.maximum(first_entry - window + 1, 0) // TILE_KEYS
-        sink_end = tl.minimum(tl.cdiv(num_sinks, TILE_KEYS), recent_begin)
-        all_recent = tl.cdiv(tl.maximum(last_entry - window + 1, 0), TILE_KEYS)
-        full_begin = tl.minimum(tl.maximum(all_recent, recent_begin), tl.maximum(full_end, recent_begin))
-        num_skipped = recent_begin - sink_end
-        acc, total, maximum = _attend(
-            queries,
-            acc,
-            total,
-            maximum,
-            query_entry,
-            0,
-            full_begin - num_skipped,
-            sink_end,
-            num_skipped,
-            num_sinks,
-            window,
-            context_len,
-            table,
-            k,
-            v,
-            k_scales,
-            v_scales,
-            block_stride,
-            scale,
-            KV,
-            D,
-            WIDTH,
-            BLOCK_SIZE,
-            TILE_KEYS,
-            True,
-            True,
+        num_sinks, window = what_is_seen(sinks, windows, row, layer_window)
+        num_sink_tiles, recent, full_begin, full_end, last_end = tile_ranges(
+            first_entry, last_entry, num_sinks, window, TILE_KEYS
         )
-    acc, total, maximum = _attend(
-        queries,
-        acc,
-        total,
-        maximum,
-        query_entry,
-        full_begin,
-        full_end,
-        0,
-        0,
-        num_sinks,
-        window,
-        context_len,
-        table,
-        k,
-        v,
-        k_scales,
-        v_scales,
-        block_stride,
-        scale,
-        KV,
-        D,
-        WIDTH,
-        BLOCK_SIZE,
-        TILE_KEYS,
-        False,
-        IS_WINDOWED,
-    )
-    acc, total, maximum = _attend(
-        queries,
-        acc,
-        total,
-        maximum,
-        query_entry,
-        tl.maximum(full_begin, full_end),
-        end,
-        0,
-        0,
-        num_sinks,
-        window,
-        context_len,
-        table,
-        k,
-        v,
-        k_scales,
-        v_scales,
-        block_stride,
-        scale,
-        KV,
-        D,
-        WIDTH,
-        BLOCK_SIZE,
-        TILE_KEYS,
-        True,
-        IS_WINDOWED,
-    )
-    result = acc / total[:, None]
-    tl.store(
-        out + token[:, None] * out_stride + head[:, None] * D + column[None, :],
-        result.to(out.dtype.element_ty),
-        mask=is_element,
-    )
-    if HAS_LSE:
-        num_heads = tl.num_programs(0) * GROUP
-        value = (maximum + tl.math.log2(total)) * LN_2
-        tl.store(lse + token * num_heads + head, value, mask=is_query)
+    else:
+        num_sink_tiles = 0
+        recent = 0
+        full_begin = 0
+        full_end = (first_entry + 1) // TILE_KEYS
+        last_end = tl.cdiv(last_entry + 1, TILE_KEYS)
+    maximum = tl.full([TILE_ROWS], LOWEST, tl.float32)
+    total = tl.zeros([TILE_ROWS], tl.float32)
+    acc = tl.zeros([TILE_ROWS, width], tl.float32)
+    for phase in tl.static_range(first_phase, 3):
+        if phase == 0:  # sinks, and where the window of some queries begins
+            num_hidden = recent - num_sink_tiles
+            begin = 0
+            end = full_begin - num_hidden
+        elif phase == 1:  # seen by all
+            begin = full_begin
+            end = full_end
+        else:  # where the queries themselves are
+            begin = full_end
+            end = last_end
+        entries = begin * TILE_KEYS + tl.arange(0, TILE_KEYS)
+        if phase == 0:
+            entries += tl.where(begin < num_sink_tiles, 0, num_hidden * TILE_KEYS)
+        blocks = head_blocks(table, entries, entries < context_len, kv_head, KV_HEADS, BLOCK_SIZE)
+        for number in range(begin, end):
+            next_entries = (number + 1) * TILE_KEYS + tl.arange(0, TILE_KEYS)
+            if phase == 0:
+                next_entries += tl.where(number + 1 < num_sink_tiles, 0, num_hidden * TILE_KEYS)
+            next_blocks = head_blocks(
+                table, next_entries, next_entries < context_len, kv_head, KV_HEADS, BLOCK_SIZE
+            )
+            is_read = tl.full([TILE_KEYS], True, tl.int1)
+            if phase != 1:
+                is_read = entries < context_len
+            keys = load_tile(k, k_scales, blocks, entries, is_read, queries, KV, D, width, BLOCK_SIZE)
+            scores = tl.dot(queries, tl.trans(keys), input_precision="ieee")
+            if KV == "int8" or KV == "fp8":
+                scores *= load_token_scales(k_scales, blocks, entries, is_read, D, BLOCK_SIZE)[None, :]
+            if phase != 1:
+                is_seen = entries[None, :] <= query_entry[:, None]
+                if IS_WINDOWED:
+                    is_recent = entries[None, :] > query_entry[:, None] - window
+                    is_seen &= is_recent | (entries < num_sinks)[None, :]
+                scores = tl.where(is_seen, scores, float("-inf"))
+            new_maximum = tl.maximum(maximum, tl.max(scores, 1) * scale)
+            probs = tl.exp2(scores * scale - new_maximum[:, None])
+            shrink = tl.exp2(maximum - new_maximum)
+            total = total * shrink + tl.sum(probs, 1)
+            if KV == "int8" or KV == "fp8":
+                probs *= load_token_scales(v_scales, blocks, entries, is_read, D, BLOCK_SIZE)[None, :]
+            values = load_tile(v, v_scales, blocks, entries, is_read, queries, KV, D, width, BLOCK_SIZE)
+            acc = tl.dot(probs.to(queries.dtype), values, acc * shrink[:, None], input_precision="ieee")
+            maximum = new_maximum
+            entries, blocks = next_entries, next_blocks
+    result = (acc / total[:, None]).to(out.dtype.element_ty)
+    tl.store(out + token[:, None] * out_stride + place, result, mask=is_element)
+    if lse is not None:
+        weight = (maximum + tl.log2(total)) * LN_2
+        tl.store(lse + token * (KV_HEADS * GROUP) + head, weight, mask=is_query)
 
 
 def default_config(head_dim: int, dtype: torch.dtype) -> LaunchConfig:
@@ -330,30 +190,28 @@ def attention_prefill(
     """q, out [T, H, D]; q may be strided in its first dimension."""
     if inputs.max_queries == 1:
         return None
-    if is_quantised(cache.kv_dtype):
-        raise NotImplementedError(cache.kv_dtype)
     num_tokens, num_heads, head_dim = q.shape
     config = config or default_config(head_dim, q.dtype)
     num_rows, max_blocks = inputs.block_tables.shape
     group = num_heads // cache.num_kv_heads
-    tile_queries = config.constants["TILE_ROWS"] // group
     lse = None
     if inputs.mass is not None:
-        lse = torch.empty(num_tokens, num_heads, dtype=torch.float32, device=q.device)
+        lse = q.new_empty((num_tokens, num_heads), dtype=torch.float32)
     k, v = cache.kv
-    grid = (cache.num_kv_heads, num_tokens // tile_queries + num_rows)
+    k_scales, v_scales = map(scales_of, cache.kv) if is_quantised(cache.kv_dtype) else (None, None)
+    grid = (cache.num_kv_heads, num_tokens // (config.constants["TILE_ROWS"] // group) + num_rows)
     kernel: Any = prefill_kernel
     kernel[grid](
         q,
         k,
         v,
-        k,
-        v,
+        k_scales,
+        v_scales,
         out,
         lse,
-        inputs.block_tables,
         inputs.query_start,
         inputs.context_lens,
+        inputs.block_tables,
         inputs.sinks,
         inputs.windows,
         scale * LOG2_E,
@@ -362,16 +220,12 @@ def attention_prefill(
         max_blocks,
         q.stride(0),
         out.stride(0),
-        k.stride(0),
-        k.stride(1),
         KV=cache.kv_dtype,
-        D=head_dim,
-        WIDTH=triton.next_power_of_2(head_dim),
+        KV_HEADS=cache.num_kv_heads,
         GROUP=group,
+        D=head_dim,
         BLOCK_SIZE=cache.block_size,
         IS_WINDOWED=window > 0 or inputs.windows is not None,
-        HAS_ROW_WINDOWS=inputs.windows is not None,
-        HAS_LSE=lse is not None,
         **config.constants,
         num_warps=config.num_warps,
         num_stages=config.num_stages,

@@ -3,7 +3,8 @@
 triton decides for each function when it is decorated, its own library's at its import: so prepare() comes
 before the first import of triton in a process, and a process can do only one of the two.
 The interpreter (3.6 to 3.9) keeps bf16 as uint16 and computes on these bits. prepare() makes it compute in
-fp32 and round each result to nearest even, as a GPU does.
+fp32 and round each result to nearest even, as a GPU does, and like a GPU not warn of overflow and NaN. A
+comparison of two scalars is of their type there, so that it can be no mask; it is made a truth value.
 """
 
 import importlib
@@ -86,11 +87,20 @@ def repair(interpreter: ModuleType) -> None:
         setattr(builder, name, bf16.compute(getattr(builder, name), index))
     for ops in (interpreter.ReduceOps, interpreter.ScanOps):
         ops.apply_impl = bf16.refuse(ops.apply_impl)
+    interpreter.GridExecutor.__call__ = _quiet(interpreter.GridExecutor.__call__)
     builder.computes_bf16 = True
 
 
+def _quiet(call: Callable[..., None]) -> Callable[..., None]:
+    def quiet(*args: Any, **kwargs: Any) -> None:
+        with np.errstate(all="ignore"):
+            call(*args, **kwargs)
+
+    return quiet
+
+
 def _check(interpreter: ModuleType) -> None:
-    names = ["TensorHandle", "ReduceOps.apply_impl", "ScanOps.apply_impl"]
+    names = ["TensorHandle", "GridExecutor.__call__", "ReduceOps.apply_impl", "ScanOps.apply_impl"]
     names += [f"InterpreterBuilder.{name}" for name in ("cast_impl", "create_fp_to_fp", *RESULT_TYPE_OF)]
     for name in names:
         found: Any = interpreter
@@ -110,7 +120,7 @@ class _Bf16:
     def __init__(self, interpreter: ModuleType) -> None:
         self._handle = interpreter.TensorHandle
         language = importlib.import_module("triton.language")
-        self._bf16, self._fp32 = language.bfloat16, language.float32
+        self._bf16, self._fp32, self._int1 = language.bfloat16, language.float32, language.int1
 
     def cast(self, cast_impl: Callable[..., Handle]) -> Callable[..., Handle]:
         def cast(builder: Any, src: Handle, dst_type: Any) -> Handle:
@@ -135,11 +145,13 @@ class _Bf16:
 
     def compute(self, function: Callable[..., Handle], index: int) -> Callable[..., Handle]:
         def compute(builder: Any, *args: Any, **kwargs: Any) -> Handle:
-            if not any(self._is_bf16(arg) for arg in args):
-                return function(builder, *args, **kwargs)
-            result = function(builder, *(self._widened(arg) for arg in args), **kwargs)
-            is_truth = result.data.dtype == np.bool_  # a comparison's
-            return self._rounded(result) if self._is_bf16(args[index]) and not is_truth else result
+            is_bf16 = [self._is_bf16(arg) for arg in args]
+            if any(is_bf16):
+                args = tuple(self._widened(arg) for arg in args)
+            result = function(builder, *args, **kwargs)
+            if result.data.dtype == np.bool_:
+                return self._handle(result.data, self._int1)
+            return self._rounded(result) if is_bf16[index] else result
 
         return compute
 
