@@ -132,7 +132,7 @@ class Step:
         is_rounded = (
             self.case.kv_dtype == "int4" and self.q.dtype == torch.bfloat16
         )  # keys, as stored_tile says
-        tolerance = {"rtol": 1e-2, "atol": 1e-3} if is_rounded else {"rtol": 1e-5, "atol": 1e-6}
+        tolerance = {"rtol": 1e-2, "atol": 1e-3} if are_keys_rounded else {"rtol": 1e-5, "atol": 1e-6}
         torch.testing.assert_close(units.double() / 2**32, expected, **tolerance)
 
 
