@@ -17,7 +17,7 @@ from pipeline.core.policies import SchedulingOptions, make_policies
 from pipeline.core.roles import SEPARATIONS, Role
 from pipeline.errors import ConfigError
 from pipeline.gpu.options import RunnerOptions
-from pipeline.messages import DeviceReady
+from pipeline.messages import DeviceReady, SamplingParams
 from pipeline.runtime.bridge import RunnerFactory
 from pipeline.runtime.inbox import Inbox
 from pipeline.runtime.stage import Outlet, Stage, StageContext
@@ -79,6 +79,8 @@ def build(
     """Wire the graph. `runner` stands in for the one that config describes (tests, benches)."""
     config, plan = blueprint.config, blueprint.graph
     log = log or structlog.get_logger()
+    if not config.model.generation_defaults:
+        card = msgspec.structs.replace(card, generation=SamplingParams())
     trace = Trace(config.trace.capacity, enabled=config.trace.enabled)
     telemetry = Telemetry(card.name, **asdict(config.metrics))
     inboxes = {node.name: Inbox[Any](config.stages[node.name].inbox) for node in plan.nodes}
