@@ -38,7 +38,7 @@ from pipeline.messages import (
     TokenBatch,
     TokenizedRequest,
 )
-from pipeline.topology import CREDITS, LINKS, Lane
+from pipeline.topology import CREDITS, WHOLE, Lane
 
 MakeStep = Callable[[Load, int, list[Row], int], object]
 
@@ -264,7 +264,7 @@ FEEDS: dict[type, Callable[[Load], Feed]] = {
 
 def feed_for(stage: str, load: Load) -> Feed:
     """The feed of the stage in this place of the graph, whatever its class."""
-    for link in LINKS:
+    for link in WHOLE.links:
         if link.target == stage and link.lane is Lane.DATA:
             return FEEDS[link.carries](load)
     raise StagelineError(f"{stage} is sent no messages: `stageline bench pipeline` covers it")

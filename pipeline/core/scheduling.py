@@ -30,6 +30,7 @@ from pipeline.messages import (
     FinishReason,
     Rejected,
     SampledBatch,
+    SamplingParams,
     StepPlan,
     TokenBatch,
     TokenizedRequest,
@@ -147,6 +148,7 @@ class Scheduler:
         except RequestError as error:
             return Rejected.of(request.request_id, error)
         self._live[request.request_id] = sequence
+        sequence.end_ids = self._end_ids(sequence.sampling)
         self.policies.lengths.predict(sequence)
         sequence.is_fetching = self.residents.prefixes.expect(sequence, request.sent_ns)
         self.waiting.push(sequence)
@@ -237,7 +239,9 @@ class Scheduler:
         self._learn(flight, sampled)
         self._drop(flight, sampled)
         self._outcome.step(flight, (*sampled.times_ns, taken_ns))
-        live, eos_ids = self._live, self._eos_ids
+        live = self._live
+        if sampled.logprobs is not None:
+            self._outcome.logprobs(sampled.logprobs, self._current(sampled))
         going_on: list[int] = []
         token_ids: list[int] = []
         for request_id, epoch, token_id in zip(
@@ -247,7 +251,7 @@ class Scheduler:
             if sequence is None or sequence.epoch != epoch:
                 continue  # ended or preempted while this row was in flight
             sequence.token_ids.append(token_id)
-            if token_id in eos_ids and not sequence.sampling.ignore_eos:
+            if token_id in sequence.end_ids:
                 self._finish(sequence, token_id, FinishReason.STOP)
             elif len(sequence.token_ids) >= sequence.max_len:
                 self._finish(sequence, token_id, FinishReason.LENGTH)
@@ -262,6 +266,19 @@ class Scheduler:
     def take_tokens(self, now_ns: int) -> TokenBatch | None:
         """All rows since the last call, or None if there is nothing to tell."""
         return self._outcome.take(now_ns)
+
+    def _end_ids(self, sampling: SamplingParams) -> frozenset[int]:
+        ends = frozenset[int]() if sampling.ignore_eos else self._eos_ids
+        return ends.union(sampling.stop_token_ids) if sampling.stop_token_ids else ends
+
+    def _current(self, sampled: SampledBatch) -> set[int]:
+        """Requests whose row in it is still wanted."""
+        rows = zip(sampled.request_ids, sampled.epochs, strict=True)
+        return {
+            request_id
+            for request_id, epoch in rows
+            if (sequence := self._live.get(request_id)) is not None and sequence.epoch == epoch
+        }
 
     def _let_in(self, now_ns: int) -> None:
         """Those that have waited for the disk take part from now on."""

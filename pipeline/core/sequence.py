@@ -31,6 +31,8 @@ class Sequence:
     arrived_ns: int
     """When it came to the door."""
     clocked: Clocked
+    end_ids: frozenset[int] = frozenset()
+    """Token ids that end it."""
     epoch: int = 0
     """Rises at each preemption, so that results still in flight are told from new ones."""
     slot: int = -1

@@ -26,8 +26,10 @@ class AskedLogprobs(NamedTuple):
 class DeviceLogprobs(NamedTuple):
     """Still on the device."""
 
+    token_ids: Tensor
+    """[N] int64: chosen, and"""
     values: Tensor
-    """[N] fp32: of the tokens chosen."""
+    """[N] fp32: what they have."""
     top_ids: Tensor
     """[N, K] int64, and"""
     top_values: Tensor
@@ -41,7 +43,7 @@ class DeviceLogprobs(NamedTuple):
             top_ids.append(ids[:num])
             top_values.append(values[:num])
         ids = [request_ids[row] for row in asked.rows.tolist()]
-        return Logprobs(ids, self.values.tolist(), top_ids, top_values)
+        return Logprobs(ids, self.token_ids.tolist(), self.values.tolist(), top_ids, top_values)
 
 
 def logprobs_of(logits: Tensor, token_ids: Tensor, rows: Tensor) -> DeviceLogprobs:
@@ -56,4 +58,4 @@ def _part(logits: Tensor, token_ids: Tensor) -> DeviceLogprobs:
     ids = log_probs.topk(num, sorted=False).indices.sort(-1).values
     values, order = log_probs.gather(1, ids).sort(dim=-1, descending=True, stable=True)
     chosen = log_probs.gather(1, token_ids[:, None])[:, 0]
-    return DeviceLogprobs(chosen, ids.gather(1, order), values)
+    return DeviceLogprobs(token_ids, chosen, ids.gather(1, order), values)

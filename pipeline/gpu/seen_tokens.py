@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from pipeline.gpu.logit_rules import ANY
+from pipeline.messages import MAX_BAD_WORD_IDS
 
-TAIL = 15
-"""Output tokens that are kept in order: a bad word has at most one more."""
+TAIL = MAX_BAD_WORD_IDS - 1
+"""Output tokens that are kept in order."""
 
 
 class SeenTokens:

@@ -37,6 +37,7 @@ from pipeline.messages.requests import (
     Wake,
 )
 from pipeline.messages.sampling import (
+    MAX_BAD_WORD_IDS,
     MAX_LOGPROBS,
     Logprobs,
     SamplingParams,
@@ -56,6 +57,7 @@ from pipeline.messages.steps import (
 )
 
 __all__ = [
+    "MAX_BAD_WORD_IDS",
     "MAX_LOGPROBS",
     "NO_TOKEN",
     "SEGMENTS",

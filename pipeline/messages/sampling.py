@@ -7,6 +7,9 @@ from pipeline.messages.parts import Message
 MAX_LOGPROBS = 20
 """Alternatives of a token that can be asked for."""
 
+MAX_BAD_WORD_IDS = 16
+"""Token ids of a bad word."""
+
 
 class SamplingParams(Message, frozen=True):
     """How one request's tokens are chosen. Checked at the door (core.wire), trusted from there on.
@@ -83,8 +86,10 @@ class Logprobs(Message, frozen=True):
 
     request_ids: list[int]
     """A request is named once for each of its tokens, in their order."""
+    token_ids: list[int]
+    """Chosen, and"""
     values: list[float]
-    """Of the token chosen."""
+    """what they have."""
     top_ids: list[list[int]]
     """The most probable, falling, ties by id: as many as the request asked for, and"""
     top_values: list[list[float]]

@@ -132,9 +132,11 @@ class Started(Message, frozen=True):
     stop: tuple[str, ...]
     num_cached_tokens: int = 0
     """Of the prompt, whose KV another request had left."""
-    sampling: SamplingParams = SamplingParams()
-    """The request's, of which the text side minds stop, min_tokens, include_stop_str_in_output,
-    stop_token_ids and skip_special_tokens."""
+    tenant: str = ""
+    min_tokens: int = 0
+    includes_stop: bool = False
+    skips_special: bool = True
+    """See SamplingParams."""
 
 
 class SequenceTimes(Message, frozen=True):

@@ -16,11 +16,12 @@ import msgspec
 from tokenizers import Encoding
 
 from pipeline.checkpoint.card import ModelCard
-from pipeline.core.admission import fit
+from pipeline.core.admission import fit, num_kept
 from pipeline.core.chat import ChatTemplate, check_messages
+from pipeline.core.completed_sampling import complete
 from pipeline.core.prompts import PromptEncoder
 from pipeline.errors import ConfigError, RequestError
-from pipeline.messages import ChatMessage, GenerateRequest, Rejected, TokenizedRequest
+from pipeline.messages import ChatMessage, GenerateRequest, Rejected, SamplingParams, TokenizedRequest
 from pipeline.runtime.stage import Stage, StageContext
 from pipeline.runtime.trace import Point
 
@@ -84,7 +85,7 @@ class Tokenize(Stage[GenerateRequest, TokenizeOptions]):
         message = TokenizedRequest(
             request.request_id,
             encoded.token_ids,
-            msgspec.structs.replace(request.sampling, max_tokens=encoded.max_tokens),
+            encoded.sampling,
             request.arrived_ns,
             now_ns,
             (request.sent_ns - request.arrived_ns, taken_ns - request.sent_ns, now_ns - taken_ns),
@@ -112,7 +113,8 @@ Prompt = str | Encoding | list[int] | Exception
 
 class Encoded(NamedTuple):
     token_ids: list[int]
-    max_tokens: int
+    sampling: SamplingParams
+    """The request's, with what tokenize fills in."""
 
 
 class BatchEncoder:
@@ -124,6 +126,7 @@ class BatchEncoder:
     def __init__(self, card: ModelCard, options: TokenizeOptions) -> None:
         self._options = options
         self._model = card.name
+        self._eos_ids = card.eos_ids
         self._vocab_size = card.architecture.vocab_size
         self._max_model_len = options.max_model_len or card.architecture.max_position
         if self._max_model_len > card.architecture.max_position:
@@ -189,17 +192,19 @@ class BatchEncoder:
                 prompts[i] = encoding
 
     def _admit(self, request: GenerateRequest, prompt: Encoding | list[int]) -> Encoded:
-        is_chat = request.chat is not None
+        is_chat, sampling = request.chat is not None, request.sampling
+        num_tokens = num_kept(len(prompt), sampling, self._max_model_len)
         max_tokens = fit(  # first, for the ids of a text that is far too long would take a while to make
-            len(prompt),
-            request.sampling.max_tokens,
+            num_tokens,
+            sampling.max_tokens,
             self._max_model_len,
             self._options.default_max_tokens,
             param="messages" if is_chat else "prompt",
         )
         if isinstance(prompt, Encoding):
             prompt = self._encoder.ids_of(prompt, is_rendered=is_chat)
-        return Encoded(prompt, max_tokens)
+        filled = complete(sampling, max_tokens, self._eos_ids, self._encoder)
+        return Encoded(prompt[len(prompt) - num_tokens :], filled)
 
 
 def _template(card: ModelCard, max_chars: int) -> ChatTemplate | None:

@@ -1,6 +1,7 @@
 """The harness itself, and the interpreter's bf16: a test fails for each thing that it is there to find."""
 
 import ctypes
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -97,8 +98,8 @@ def test_a_process_is_of_one_mode() -> None:
 
 
 def test_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="pip install triton"):
+    monkeypatch.setitem(sys.modules, "triton", None)
+    with pytest.raises(ConfigError, match=r"needs triton, which cannot be imported .*: pip install triton"):
         interpreter.prepare(torch.device("cpu"))
 
 

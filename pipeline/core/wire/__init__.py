@@ -11,7 +11,8 @@ from pipeline.core.wire.faults import (
     error_object,
 )
 from pipeline.core.wire.frames import Answered, Frame, error_frame, parse_frame, take_traceparent
-from pipeline.core.wire.requests import Limits, Wanted, parse_chat, parse_completion, wanted_of
+from pipeline.core.wire.limits import Limits
+from pipeline.core.wire.requests import Wanted, parse_chat, parse_completion, wanted_of
 from pipeline.core.wire.terms import bearer_of, tenant_of_key
 
 __all__ = [

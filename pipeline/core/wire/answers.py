@@ -5,12 +5,14 @@ concatenation (0.2 us, against 3.4 us for json.dumps of the whole chunk).
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar, Protocol
 
 import msgspec
 
+from pipeline.core.wire.logprobs import chat_logprobs, completion_logprobs
 from pipeline.core.wire.requests import Wanted
-from pipeline.messages import SEGMENTS, Completion, FinishReason, Timings
+from pipeline.messages import SEGMENTS, Completion, FinishReason, Timings, TokenLogprob
 
 _encode = msgspec.json.Encoder().encode
 _NS_PER_MS = 1e6
@@ -20,8 +22,8 @@ PING = b": ping\n\n"
 
 
 def finish_word(reason: FinishReason) -> str:
-    """OpenAI knows "stop" and "length"; a request that the server cut off says "cancelled"."""
-    return reason.name.lower()
+    """OpenAI knows "stop", "length" and "content_filter"; one that the server cut off says "cancelled"."""
+    return "content_filter" if reason is FinishReason.FILTERED else reason.name.lower()
 
 
 def usage_of(completion: Completion) -> dict[str, object]:
@@ -58,7 +60,9 @@ def _by_name(segments_ns: tuple[int, ...]) -> dict[str, float]:
 class StreamShape(Protocol):
     """One streamed answer, event by event."""
 
-    def delta(self, text: str) -> bytes: ...
+    def delta(self, text: str, told: Sequence[TokenLogprob] = ()) -> bytes:
+        """`told`: of its tokens, where the request asked for logprobs."""
+        ...
 
     def last(self, completion: Completion) -> bytes:
         """Everything that ends the stream: finish reason, usage and timings if asked for, [DONE]."""
@@ -88,10 +92,15 @@ class _Answer(ABC):
         )
         self._no_usage = b',"usage":null' if wanted.include_usage else b""
         self._before = self._head + b'{"index":0,' + self.BEFORE_TEXT
-        self._after = self.AFTER_TEXT + b',"logprobs":null,"finish_reason":null}]' + self._no_usage + b"}\n\n"
+        self._before_logprobs = self.AFTER_TEXT + b',"logprobs":'
+        self._tail = b',"finish_reason":null}]' + self._no_usage + b"}\n\n"
+        self._after = self._before_logprobs + b"null" + self._tail
 
-    def delta(self, text: str) -> bytes:
-        return self._before + _encode(text) + self._after
+    def delta(self, text: str, told: Sequence[TokenLogprob] = ()) -> bytes:
+        if not told:
+            return self._before + _encode(text) + self._after
+        logprobs = _encode(self._logprobs(told))
+        return self._before + _encode(text) + self._before_logprobs + logprobs + self._tail
 
     def last(self, completion: Completion) -> bytes:
         """Trap 61: with include_usage the usage comes in a chunk of its own, without choices, and last."""
@@ -103,9 +112,10 @@ class _Answer(ABC):
         usage = b'],"usage":' + _encode(usage_of(completion)) + timings + b"}\n\n"
         return self._head + choice + b"]" + self._no_usage + b"}\n\n" + self._head + usage + _DONE
 
-    def whole(self, text: str, completion: Completion) -> bytes:
+    def whole(self, text: str, completion: Completion, told: Sequence[TokenLogprob] = ()) -> bytes:
         """The body of an answer that is not streamed."""
-        choice: dict[str, object] = {"index": 0, **self._content(text), "logprobs": None}
+        logprobs = self._logprobs(told) if told else None
+        choice: dict[str, object] = {"index": 0, **self._content(text), "logprobs": logprobs}
         choice["finish_reason"] = finish_word(completion.finish_reason)
         body: dict[str, object] = {
             "id": self.id,
@@ -126,6 +136,10 @@ class _Answer(ABC):
     def _content(self, text: str) -> dict[str, object]:
         """The text's place in the choice of a whole answer."""
 
+    @abstractmethod
+    def _logprobs(self, told: Sequence[TokenLogprob]) -> dict[str, object]:
+        """Of the tokens that come next."""
+
 
 class CompletionAnswer(_Answer):
     """POST /v1/completions."""
@@ -137,8 +151,17 @@ class CompletionAnswer(_Answer):
     AFTER_TEXT = b""
     NO_TEXT = b'"text":""'
 
+    def __init__(self, key: str, created_s: int, model: str, wanted: Wanted) -> None:
+        super().__init__(key, created_s, model, wanted)
+        self._offset = 0
+        """Characters of the tokens told of so far."""
+
     def _content(self, text: str) -> dict[str, object]:
         return {"text": text}
+
+    def _logprobs(self, told: Sequence[TokenLogprob]) -> dict[str, object]:
+        logprobs, self._offset = completion_logprobs(told, self._offset)
+        return logprobs
 
 
 class ChatAnswer(_Answer):
@@ -155,8 +178,8 @@ class ChatAnswer(_Answer):
         super().__init__(key, created_s, model, wanted)
         self._opening = self._head + b'{"index":0,"delta":{"role":"assistant","content":""}' + self._after[1:]
 
-    def delta(self, text: str) -> bytes:
-        return self._take_opening() + super().delta(text)
+    def delta(self, text: str, told: Sequence[TokenLogprob] = ()) -> bytes:
+        return self._take_opening() + super().delta(text, told)
 
     def last(self, completion: Completion) -> bytes:
         return self._take_opening() + super().last(completion)
@@ -167,3 +190,6 @@ class ChatAnswer(_Answer):
 
     def _content(self, text: str) -> dict[str, object]:
         return {"message": {"role": "assistant", "content": text, "refusal": None}}
+
+    def _logprobs(self, told: Sequence[TokenLogprob]) -> dict[str, object]:
+        return chat_logprobs(told)

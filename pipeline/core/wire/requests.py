@@ -4,46 +4,28 @@ import msgspec
 from msgspec.structs import replace
 
 from pipeline.core.wire.chat import parse_messages
-from pipeline.core.wire.fields import INT64_MAX, INT64_MIN, Fields, decode_object, wrong
+from pipeline.core.wire.fields import Fields, decode_object, wrong
+from pipeline.core.wire.limits import Limits
+from pipeline.core.wire.sampling import parse_sampling
 from pipeline.core.wire.terms import parse_terms
 from pipeline.errors import RequestError
 from pipeline.messages import ChatMessage, SamplingParams, Terms
 
-MAX_STOPS = 4
-MAX_STOP_CHARS = 64
-MAX_TOP_K = 1 << 20
-
 NEUTRAL: dict[str, tuple[object, ...]] = {
     "best_of": (1,),
     "echo": (False,),
-    "frequency_penalty": (0,),
     "function_call": ("none",),
     "functions": ([],),
     "length_penalty": (1,),
-    "logit_bias": ({},),
-    "logprobs": (False,),
-    "min_p": (0,),
-    "min_tokens": (0,),
     "n": (1,),
-    "presence_penalty": (0,),
-    "repetition_penalty": (1,),
+    "prompt_logprobs": (),
     "response_format": ({"type": "text"},),
     "suffix": ("",),
     "tool_choice": ("none",),
     "tools": ([],),
-    "top_logprobs": (0,),
     "use_beam_search": (False,),
 }
 """Fields of OpenAI's API and its relatives that are not built, and the values that ask for nothing."""
-
-
-class Limits(msgspec.Struct, frozen=True):
-    """What the checks must know of the server."""
-
-    model: str
-    max_model_len: int
-    """Prompt and output together, tokens."""
-    vocab_size: int
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -74,7 +56,7 @@ class Wanted(msgspec.Struct, frozen=True):
 def parse_completion(body: bytes, limits: Limits, fresh_seed: int) -> Wanted:
     """The body of POST /v1/completions. `fresh_seed` is used where the client gives none."""
     fields = Fields(decode_object(body))
-    return _wanted(fields, limits, fresh_seed, prompt=_prompt(fields.take("prompt"), limits))
+    return _wanted(fields, limits, fresh_seed, prompt=fields.take("prompt"))
 
 
 def parse_chat(body: bytes, limits: Limits, fresh_seed: int) -> Wanted:
@@ -94,7 +76,7 @@ def wanted_of(values: dict[str, object], limits: Limits, fresh_seed: int) -> Wan
     if fields.take("stream") not in (None, True):
         raise RequestError("A websocket always streams.", param="stream", code="unsupported_value")
     if prompt is not None:
-        return _wanted(fields, limits, fresh_seed, prompt=_prompt(prompt, limits))
+        return _wanted(fields, limits, fresh_seed, prompt=prompt)
     return _wanted(fields, limits, fresh_seed, chat=parse_messages(messages))
 
 
@@ -103,29 +85,20 @@ def _wanted(
     limits: Limits,
     fresh_seed: int,
     *,
-    prompt: str | list[int] | None = None,
+    prompt: object = None,
     chat: list[ChatMessage] | None = None,
 ) -> Wanted:
+    """`prompt` is not checked yet."""
     _check_model(fields.text("model"), limits)
-    sampling = SamplingParams(
-        max_tokens=_max_tokens(fields, limits, is_chat=chat is not None),
-        temperature=fields.number("temperature", 1.0, 0, 2),
-        top_k=_top_k(fields),
-        top_p=fields.number("top_p", 1.0, 0, 1, above_low=True),
-        seed=_or(fields.integer("seed", INT64_MIN, INT64_MAX), fresh_seed),
-        stop=_stops(fields.take("stop")),
-        ignore_eos=fields.flag("ignore_eos"),
-    )
+    sampling = parse_sampling(fields, limits, fresh_seed, is_chat=chat is not None)
     stream = fields.flag("stream")
     include_usage = _include_usage(fields.take("stream_options"), stream=stream)
     timings = fields.flag("timings")
     terms = parse_terms(fields)
     fields.finish(NEUTRAL)
-    return Wanted(prompt, chat, sampling, stream, include_usage, timings, terms)
-
-
-def _or(value: int | None, default: int) -> int:
-    return default if value is None else value
+    is_truncated = sampling.truncate_prompt_tokens is not None
+    checked = _prompt(prompt, limits, is_truncated=is_truncated) if chat is None else None
+    return Wanted(checked, chat, sampling, stream, include_usage, timings, terms)
 
 
 def _check_model(name: str | None, limits: Limits) -> None:
@@ -136,36 +109,6 @@ def _check_model(name: str | None, limits: Limits) -> None:
             param="model",
             code="model_not_found",
         )
-
-
-def _max_tokens(fields: Fields, limits: Limits, *, is_chat: bool) -> int | None:
-    given = fields.integer("max_tokens", 1, limits.max_model_len)
-    if is_chat:
-        newer = fields.integer("max_completion_tokens", 1, limits.max_model_len)
-        if given is not None and newer is not None and given != newer:
-            raise RequestError(
-                f"'max_tokens' ({given}) and 'max_completion_tokens' ({newer}) say the same thing; give one.",
-                param="max_tokens",
-                code="invalid_value",
-            )
-        given = newer if given is None else given
-    return given
-
-
-def _top_k(fields: Fields) -> int:
-    return max(0, fields.integer("top_k", -1, MAX_TOP_K) or 0)  # -1 and 0 both mean off
-
-
-def _stops(value: object) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    stops = [value] if isinstance(value, str) else value
-    if not isinstance(stops, list) or len(stops) > MAX_STOPS:
-        raise wrong("stop", f"a string or a list of at most {MAX_STOPS} strings", value)
-    for stop in stops:
-        if not isinstance(stop, str) or not 0 < len(stop) <= MAX_STOP_CHARS:
-            raise wrong("stop", f"made of strings of 1 to {MAX_STOP_CHARS} characters", stop)
-    return tuple(dict.fromkeys(stops))
 
 
 def _include_usage(value: object, *, stream: bool) -> bool:
@@ -185,17 +128,17 @@ def _include_usage(value: object, *, stream: bool) -> bool:
     return include_usage
 
 
-def _prompt(value: object, limits: Limits) -> str | list[int]:
+def _prompt(value: object, limits: Limits, *, is_truncated: bool) -> str | list[int]:
     if isinstance(value, str):
         if not value:
             raise RequestError("'prompt' is empty.", param="prompt", code="empty_prompt")
         return value
     if not isinstance(value, list):
         raise wrong("prompt", "a string or a list of token ids", value)
-    return _token_ids(value, limits)
+    return _token_ids(value, limits, is_truncated=is_truncated)
 
 
-def _token_ids(value: list[object], limits: Limits) -> list[int]:
+def _token_ids(value: list[object], limits: Limits, *, is_truncated: bool) -> list[int]:
     if not value:
         raise RequestError("'prompt' is empty.", param="prompt", code="empty_prompt")
     if isinstance(value[0], str | list):
@@ -204,7 +147,7 @@ def _token_ids(value: list[object], limits: Limits) -> list[int]:
             param="prompt",
             code="unsupported_value",
         )
-    if len(value) >= limits.max_model_len:
+    if len(value) >= limits.max_model_len and not is_truncated:
         raise RequestError(
             f"'prompt' has {len(value)} tokens, but the model's length is {limits.max_model_len} tokens, "
             "prompt and output together.",

@@ -8,7 +8,6 @@ comparison of two scalars is of their type there, so that it can be no mask; it 
 """
 
 import importlib
-import importlib.util
 import os
 import sys
 from collections.abc import Callable
@@ -22,6 +21,7 @@ import torch
 from pipeline.errors import ConfigError
 
 SWITCH = "TRITON_INTERPRET"
+MIN_CAPABILITY = 8, 0
 RESULT_TYPE_OF = {
     "binary_op": 0,
     "unary_op": 0,
@@ -37,22 +37,41 @@ Handle = Any
 """triton's TensorHandle: a numpy array and what it stands for."""
 
 
-def prepare(device: torch.device) -> None:
+def prepare(device: torch.device) -> str:
     """Let the kernels run on tensors of this device: call it before a module with a kernel is imported.
 
-    Raises ConfigError if they cannot.
+    -> what the bits of their results depend on, beside their inputs. Raises ConfigError if they cannot run.
     """
-    if importlib.util.find_spec("triton") is None:
-        raise ConfigError('backend = "triton" needs triton, which is not installed: pip install triton')
     interprets = device.type == "cpu"
-    if "triton" not in sys.modules:
-        if interprets:
-            os.environ[SWITCH] = "1"
-        importlib.import_module("triton")
+    version = _import(interprets)
     if is_interpreting() != interprets:
         raise ConfigError(_wrong_mode(device))
     if interprets:
         repair(importlib.import_module("triton.runtime.interpreter"))
+        return f"triton {version} interpreter torch {torch.__version__}"
+    _check_capability(device)
+    return f"triton {version} {torch.cuda.get_device_name(device)} torch {torch.__version__}"
+
+
+def _import(interprets: bool) -> str:
+    if interprets and "triton" not in sys.modules:
+        os.environ[SWITCH] = "1"
+    try:
+        return str(importlib.import_module("triton").__version__)
+    except ImportError as error:
+        raise ConfigError(
+            f'backend = "triton" needs triton, which cannot be imported ({error}): pip install triton'
+        ) from error
+
+
+def _check_capability(device: torch.device) -> None:
+    capability = torch.cuda.get_device_capability(device)
+    if capability < MIN_CAPABILITY:
+        needed, found = (".".join(map(str, each)) for each in (MIN_CAPABILITY, capability))
+        raise ConfigError(
+            f'backend = "triton" needs a GPU of compute capability {needed}, the first with bf16, and'
+            f" {torch.cuda.get_device_name(device)} has {found}"
+        )
 
 
 def is_interpreting() -> bool:

@@ -21,7 +21,7 @@ from pipeline.core.wire import (
 )
 from pipeline.core.wire.answers import PING
 from pipeline.errors import RequestError
-from pipeline.messages import Completion
+from pipeline.messages import Completion, TokenLogprob
 from pipeline.stages.ingress.authentication import PRINCIPAL
 from pipeline.stages.ingress.intake import Intake, LiveRequest
 from pipeline.stages.ingress.options import IngressOptions
@@ -44,6 +44,8 @@ class WholeRequest(LiveRequest):
     def __init__(self, intake: Intake, request_id: int) -> None:
         super().__init__(intake, request_id)
         self._texts: list[str] = []
+        self.all_logprobs: list[TokenLogprob] = []
+        """Of the whole text, where it asked."""
         self._ended: asyncio.Future[Completion | RequestError] = asyncio.get_running_loop().create_future()
 
     async def result(self) -> tuple[str, Completion]:
@@ -55,6 +57,7 @@ class WholeRequest(LiveRequest):
 
     def write_delta(self, text: str, num_tokens: int) -> None:
         self._texts.append(text)
+        self.all_logprobs += self.take_logprobs()
 
     def write_done(self, completion: Completion) -> None:
         self._resolve(completion)
@@ -114,7 +117,7 @@ class SseRequest(LiveRequest):
         self._write(PING if mode == "comment" else self._shape.delta(""))
 
     def write_delta(self, text: str, num_tokens: int) -> None:
-        self._write(self._shape.delta(text))
+        self._write(self._shape.delta(text, self.take_logprobs()))
 
     def write_done(self, completion: Completion) -> None:
         self._write(self._shape.last(completion))
@@ -188,7 +191,7 @@ class HttpDoor:
         finally:
             self._intake.leave(live)
         answer = self._answer(shape, live.request_id, wanted)
-        return json_bytes(answer.whole(text, completion))
+        return json_bytes(answer.whole(text, completion, live.all_logprobs))
 
     async def _stream(
         self, request: web.Request, wanted: Wanted, shape: type[Answer], arrived_ns: int

@@ -9,7 +9,7 @@ from pipeline.core.gate import Gate
 from pipeline.core.keys import NOBODY, Principal
 from pipeline.core.wire import SERVER_ERROR, Wanted
 from pipeline.errors import InboxClosed, RequestError
-from pipeline.messages import Cancel, Completion, FinishReason, GenerateRequest, Open
+from pipeline.messages import Cancel, Completion, FinishReason, GenerateRequest, Open, TokenLogprob
 from pipeline.runtime.stage import StageContext
 from pipeline.runtime.trace import Point
 from pipeline.telemetry import RequestSpan, Telemetry
@@ -35,6 +35,8 @@ class LiveRequest(ABC):
         """Of who asked, and"""
         self.charge: Charge | None = None
         """what was counted of it for this request."""
+        self._told: list[TokenLogprob] = []
+        """Of the tokens of the next delta, where it asked for logprobs."""
         self.trace_parent = ""
         """The W3C traceparent of its own span, for its client; empty: it has no trace."""
 
@@ -43,6 +45,14 @@ class LiveRequest(ABC):
         self.num_output_tokens += num_tokens
         if self._is_attached:
             self.write_delta(text, num_tokens)
+
+    def logprobs(self, entries: list[TokenLogprob]) -> None:
+        self._told = entries
+
+    def take_logprobs(self) -> list[TokenLogprob]:
+        """For the delta that is being written."""
+        told, self._told = self._told, []
+        return told
 
     def done(self, completion: Completion) -> None:
         if completion.finish_reason is FinishReason.ERROR:
@@ -169,11 +179,18 @@ class Intake:
 
     @staticmethod
     def _opened(live: LiveRequest, arrived_ns: int, wanted: Wanted, span: RequestSpan | None) -> Open:
-        is_chat = wanted.chat is not None
-        if span is None:
-            return Open(live.request_id, live, arrived_ns, is_chat=is_chat)
-        live.trace_parent = str(span.own)
-        return Open(live.request_id, live, arrived_ns, live.trace_parent, span.parent_span_id, is_chat)
+        parent_span_id = ""
+        if span is not None:
+            live.trace_parent, parent_span_id = str(span.own), span.parent_span_id
+        return Open(
+            live.request_id,
+            live,
+            arrived_ns,
+            live.trace_parent,
+            parent_span_id,
+            is_chat=wanted.chat is not None,
+            logprobs_sink=None if wanted.sampling.logprobs is None else live,
+        )
 
     def _check_open(self) -> None:
         if self.is_draining:

@@ -50,7 +50,7 @@ class SocketRequest(LiveRequest):
         self._socket.write(self._frames.accepted(self.trace_parent))
 
     def write_delta(self, text: str, num_tokens: int) -> None:
-        self._socket.write(self._frames.delta(text, num_tokens))
+        self._socket.write(self._frames.delta(text, num_tokens, self.take_logprobs()))
 
     def write_done(self, completion: Completion) -> None:
         self._end_with(self._frames.done(completion))

@@ -1,0 +1,14 @@
+"""What the checks of requests must know of the server."""
+
+import msgspec
+
+from pipeline.messages import SamplingParams
+
+
+class Limits(msgspec.Struct, frozen=True):
+    model: str
+    max_model_len: int
+    """Prompt and output together, tokens."""
+    vocab_size: int
+    defaults: SamplingParams = SamplingParams()
+    """What holds for requests that do not say otherwise."""
