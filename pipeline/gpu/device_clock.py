@@ -39,4 +39,4 @@ class DeviceClock:
 
 
 def _ns_between(first: TimedEvent, second: TimedEvent) -> int:
-    return int(first.elapsed_time(second) * 1e6)
+    return round(float(first.elapsed_time(second)) * 1e6)

@@ -111,6 +111,10 @@ class SlotTable:
         self._buffer.upload()
         return laid_out
 
+    def wait_sync(self) -> None:
+        """For all that was sent, or laid out empty."""
+        self._buffer.wait_sync()
+
     def send(self, step: PreparedStep) -> None:
         """Queue the copy of all that was prepared, and what else comes before the model."""
         self._buffer.upload()

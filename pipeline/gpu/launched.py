@@ -45,5 +45,6 @@ class LaunchedStep:
     def logprobs_sync(self) -> Logprobs | None:
         if self.asked is None:
             return None
-        told = DeviceLogprobs(*self.completion.results_sync()[1:4])
+        columns = self.completion.results_sync()[1 : 1 + len(DeviceLogprobs._fields)]
+        told = DeviceLogprobs(*columns)
         return told.to_message(self.asked, list(compress(self.plan.request_ids, self.plan.samples)))

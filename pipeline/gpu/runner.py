@@ -102,6 +102,7 @@ class Runner:
         if self._graph_plan is not None and capturer is not None:
             with self._device.active():
                 self._graphs = self._graph_plan.capture(capturer, self._decode_work)
+                self._slots.wait_sync()
 
     @torch.inference_mode()
     def rehearse_graphs(self) -> int:

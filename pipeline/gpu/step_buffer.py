@@ -54,11 +54,16 @@ class StepBuffer:
         for piece in self._pieces:
             piece.guard(completion)
 
+    def wait_sync(self) -> None:
+        """For all that may still be read."""
+        for piece in self._pieces:
+            piece.wait_sync()
+
     def _piece_for(self, num_bytes: int) -> "_Piece":
         for piece in self._pieces:
             if piece.has_room(num_bytes):
                 return piece
-        self._pieces.append(_Piece(self._device, 2 * num_bytes))
+        self._pieces.append(_Piece(self._device, 2 * aligned(num_bytes)))
         return self._pieces[-1]
 
 
@@ -97,6 +102,10 @@ class _Piece:
 
     def guard(self, completion: Completion) -> None:
         self._host.completion = completion
+
+    def wait_sync(self) -> None:
+        for host in self._hosts:
+            host.wait_sync(self._device)
 
 
 class _Host:
