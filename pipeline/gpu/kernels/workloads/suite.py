@@ -23,7 +23,9 @@ class Sizes(NamedTuple):
 
 
 TUNED = Sizes(tokens=(64, 2048), decodes=((4, 4096), (64, 2048)), prefills=((1, 2048, 2048), (4, 512, 2048)))
-CHECKED = Sizes(tokens=(1, 333), decodes=((1, 1), (3, 1000), (2, 5000)), prefills=((1, 700, 700), (2, 77, 900)))
+CHECKED = Sizes(
+    tokens=(1, 333), decodes=((1, 1), (3, 1000), (2, 5000)), prefills=((1, 700, 700), (2, 77, 900))
+)
 TINY = Sizes(tokens=(3,), decodes=((2, 40),), prefills=((1, 20, 20),))
 """For the interpreter."""
 
