@@ -1,0 +1,105 @@
+"""Whole models on Triton's kernels, in the interpreter, through the real scheduler: the plans, the tokens and
+the logits are those of the torch reference."""
+
+import random
+from typing import Any
+
+import msgspec
+
+from pipeline.checkpoint.card import Architecture
+from pipeline.gpu.options import RunnerOptions
+from pipeline.messages import TokenizedRequest
+from tests.gpu.driver import TINY
+from tests.kernels.isolated import isolated
+from tests.kernels.served import Served, request, serve
+
+BLOCK_SIZE = 8
+SMALL: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 40, "num_heads": 4}
+MODELS: dict[str, dict[str, Any]] = {
+    "llama": SMALL | {"num_kv_heads": 1},
+    "qwen3": SMALL | {"family": "qwen3", "qk_norm": True, "num_kv_heads": 2, "num_layers": 1},
+    "gemma3": SMALL
+    | {
+        "family": "gemma3",
+        "num_kv_heads": 1,
+        "qk_norm": True,
+        "post_norms": True,
+        "activation": "gelu",
+        "embedding_scale": 32**0.5,
+        "rope_theta": 1e6,
+        "local_rope_theta": 1e4,
+        "layer_windows": (12, 0),
+        "logits_cap": 5.0,
+        "attention_scale": 0.3,
+    },
+}
+TOLERANCE = 2e-5
+"""Of logits of size 1 in fp32; what differs is the order of sums."""
+
+
+def architecture(name: str) -> Architecture:
+    return msgspec.structs.replace(TINY, **MODELS[name])
+
+
+def both(name: str, requests: list[TokenizedRequest], together: int = 3, **options: Any) -> list[Served]:
+    """On the reference and on Triton."""
+    sizes = {"block_size": BLOCK_SIZE, "max_num_seqs": 3, "max_num_batched_tokens": 16}
+    given: dict[str, Any] = {"device": "cpu", "dtype": "float32", **sizes, **options}
+    return [
+        serve(architecture(name), requests, RunnerOptions(backend=backend, **given), together)
+        for backend in ("torch", "triton")
+    ]
+
+
+def assert_same(expected: Served, found: Served, tolerance: float = TOLERANCE) -> None:
+    assert found.plans == expected.plans
+    assert found.outputs == expected.outputs
+    assert len(found.logits) == len(expected.logits)
+    for ours, theirs in zip(found.logits, expected.logits, strict=True):
+        assert (ours - theirs).abs().max() <= tolerance
+
+
+def prompts(seed: int, lengths: list[int], num_shared: int) -> list[list[int]]:
+    """Their first tokens are the same."""
+    rng = random.Random(seed)
+    shared = [rng.randrange(TINY.vocab_size) for _ in range(num_shared)]
+    return [(shared + [rng.randrange(TINY.vocab_size) for _ in range(length)])[:length] for length in lengths]
+
+
+@isolated
+def test_prefix_hits_chunks_and_recomputation() -> None:
+    asked = [
+        request(k, prompt, max_tokens)
+        for k, (prompt, max_tokens) in enumerate(zip(prompts(1, [17, 14, 22], 10), [3, 8, 4], strict=True))
+    ]
+    expected, found = both("llama", asked, together=2, num_blocks=5)
+    assert_same(expected, found)
+    assert found.num_hit_tokens == 16 and found.num_preemptions == 1 and not found.num_swaps
+    counts = [plan.num_tokens for plan in found.plans]
+    assert any(1 in each and max(each) > 1 for each in counts), "chunks beside decode rows"
+    assert any(sum(each) == 16 for each in counts), "a prompt in two chunks"
+
+
+@isolated
+def test_blocks_of_codes_that_are_swapped() -> None:
+    asked = [
+        request(k, prompt, max_tokens)
+        for k, (prompt, max_tokens) in enumerate(zip(prompts(1, [12, 14, 17], 10), [6, 9, 4], strict=True))
+    ]
+    expected, found = both("qwen3", asked, together=2, num_blocks=4, host_kv_memory="1MiB", kv_dtype="int8")
+    assert_same(expected, found)
+    assert found.num_hit_tokens == 16 and found.num_swaps == 1
+
+
+@isolated
+def test_contexts_that_drop_blocks() -> None:
+    """One by its window, one by the weight of its blocks, in a model with windows of its own."""
+    (first, second), keep = prompts(2, [30, 27], 0), {"kv_budget": 24, "kv_sinks": 8}
+    asked = [
+        request(0, first, 3, kv_eviction="sink_window", **keep),
+        request(1, second, 6, kv_eviction="heavy_hitter", **keep),
+    ]
+    expected, found = both("gemma3", asked, num_blocks=12)
+    assert_same(expected, found)
+    assert found.num_dropped_blocks >= 2
+    assert {len(plan.questions) for plan in found.plans} > {0}
