@@ -15,8 +15,10 @@ class RunnerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """auto is bfloat16."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto is cuda where there is one."""
-    backend: Literal["auto", "host", "torch"] = "auto"
-    """host: the C++ kernels of gpu.host, on the CPU; auto is host where it can run, else torch."""
+    backend: Literal["auto", "host", "triton", "torch"] = "auto"
+    """host: the C++ kernels of gpu.host, on the CPU; triton: those of gpu.kernels, on CUDA, or on the CPU in
+    Triton's interpreter, to check them. auto is host on the CPU, triton on CUDA, and torch where they cannot
+    run."""
     weights: Literal["auto", "bf16", "int8", "int4"] = "auto"
     """Of the host backend's linears. int4: a GGUF's own quantised blocks, of 4 bits or not, as they are.
     auto is the fastest that an evaluation has found good enough, else bf16."""
