@@ -63,7 +63,8 @@ def open_model(
         ops, arithmetic = _make_ops(options, kv_dtype, device)
         source = tensors_of(as_source(weights))
         model = family.load(architecture, source, ops, dtype, device)
-        return Opened(model, ops, None, kv_dtype, arithmetic=f"{arithmetic} {dtype}")
+        arithmetic, can_capture = f"{arithmetic} {dtype}", not isinstance(ops, TorchOps)
+        return Opened(model, ops, None, kv_dtype, arithmetic=arithmetic, can_capture=can_capture)
     choice, most = choose_weights(options.weights, evidence), torch.get_num_threads()
     decoder = HostDecoder.load(architecture, as_source(weights), library, choice, most, kv_dtype)
     _log().info(

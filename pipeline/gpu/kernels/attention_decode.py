@@ -204,7 +204,7 @@ def attention_decode(
 ) -> None:
     """Write attention of the rows with one query to their tokens of out; see api.Ops.attention for window.
 
-    Launches on one device must follow one another: they share counters.
+    Launches on one stream share counters.
     """
     _check(q, cache, inputs, out)
     config = config or config_for(q, cache)
@@ -237,12 +237,16 @@ def _scratch(q: Tensor, num_rows: int, max_splits: int, num_parts: int, has_mass
         partial=new(max_splits > 1, max_splits, num_heads, head_dim),
         lse=new(max_splits > 1 or has_mass, max_splits, num_heads),
         weights=new(has_mass, num_heads, num_parts),
-        arrived=_counters(q.device) if max_splits > 1 else None,
+        arrived=_counters(q.device, _stream(q.device)) if max_splits > 1 else None,
     )
 
 
+def _stream(device: torch.device) -> int:
+    return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+
+
 @once
-def _counters(device: torch.device) -> Tensor:
+def _counters(device: torch.device, stream: int) -> Tensor:
     return torch.zeros(MAX_COUNTERS, dtype=torch.int32, device=device)
 
 
