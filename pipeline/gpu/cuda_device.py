@@ -17,7 +17,8 @@ NUM_HOSTS = 2
 
 
 class CudaDevice:
-    """A stream for steps, and one that copies results while the next step runs. Implements Device, Capturer.
+    """A stream for steps, and one that copies results while the next step runs. Implements Device, and
+    both that it may have.
 
     One event a step is waited for; two more are timestamps.
     """
@@ -30,6 +31,10 @@ class CudaDevice:
         self._times = self._calibrated()
         self._begin = self._stamp()
         self._launched_ns = 0
+
+    @property
+    def uploader(self) -> "CudaDevice":
+        return self
 
     @property
     def capturer(self) -> "CudaDevice":

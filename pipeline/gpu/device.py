@@ -24,7 +24,7 @@ class StepMemory(NamedTuple):
     hosts: list[Tensor]
     """Taken in turns, since the device may still be reading one when the next step is laid out."""
     device: Tensor
-    """One: copies into it are queued behind the steps that read it. On the CPU it is hosts[0] itself."""
+    """One: copies into it are queued behind the steps that read it."""
 
 
 class Completion(Protocol):
@@ -73,11 +73,32 @@ class Capturer(Protocol):
         ...
 
 
+class Uploader(Protocol):
+    """A device with memory of its own."""
+
+    def step_memory(self, num_bytes: int) -> StepMemory: ...
+
+    def upload(self, host: Tensor, device: Tensor, num_bytes: int) -> None:
+        """Queue the copy of the first bytes of one to the other, both of a StepMemory. The host's must not
+        change until the step is done.
+        """
+        ...
+
+    def wait_sync(self) -> None:
+        """For all that was ever queued."""
+        ...
+
+
 class Device(Protocol):
     """One queue of work, in order. Used by one thread, and so are its graphs; completions by any."""
 
     @property
     def torch_device(self) -> torch.device: ...
+
+    @property
+    def uploader(self) -> Uploader | None:
+        """None: it reads host memory."""
+        ...
 
     @property
     def capturer(self) -> Capturer | None:
@@ -86,14 +107,6 @@ class Device(Protocol):
 
     def active(self) -> AbstractContextManager[object]:
         """Within it, what torch launches is queued here."""
-        ...
-
-    def step_memory(self, num_bytes: int) -> StepMemory: ...
-
-    def upload(self, host: Tensor, device: Tensor, num_bytes: int) -> None:
-        """Queue the copy of the first bytes of one to the other, both of a StepMemory. The host's must not
-        change until the step is done.
-        """
         ...
 
     def start(self) -> None:
@@ -132,7 +145,7 @@ class HostDevice:
     """The CPU. Implements Device: nothing is queued, and no copy is made."""
 
     torch_device = torch.device("cpu")
-    capturer = None
+    uploader = capturer = None
 
     def __init__(self, clock: Clock = time.perf_counter_ns) -> None:
         self._clock = clock
@@ -140,13 +153,6 @@ class HostDevice:
 
     def active(self) -> AbstractContextManager[object]:
         return nullcontext()
-
-    def step_memory(self, num_bytes: int) -> StepMemory:
-        memory = torch.empty(num_bytes, dtype=torch.uint8)
-        return StepMemory([memory], memory)
-
-    def upload(self, host: Tensor, device: Tensor, num_bytes: int) -> None:
-        """It is there."""
 
     def start(self) -> None:
         self._begin_ns = self._clock()

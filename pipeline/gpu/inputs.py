@@ -15,7 +15,7 @@ from pipeline.gpu.kv.contexts import Contexts
 from pipeline.gpu.logprobs import AskedLogprobs
 from pipeline.gpu.sampling import SamplingRows
 from pipeline.gpu.sampling_slots import SamplingSlots
-from pipeline.gpu.step_buffer import StepBuffer
+from pipeline.gpu.step_buffer import new_buffer
 from pipeline.gpu.step_rows import Ints, StepRows, no_rows, rows_of
 from pipeline.messages import NO_TOKEN, StepPlan
 
@@ -86,7 +86,7 @@ class SlotTable:
         self._sampling = SamplingSlots(max_num_seqs, vocab_size, self._torch_device)
         self._last_token = torch.zeros(max_num_seqs, dtype=torch.int64, device=self._torch_device)
         row_bytes = ROW_BYTES + max_blocks * self._block_tables.itemsize
-        self._buffer = StepBuffer(
+        self._buffer = new_buffer(
             device, max_num_tokens * TOKEN_BYTES + max_num_seqs * row_bytes + MORE_BYTES
         )
 

@@ -1,14 +1,14 @@
 """The inputs of a step, one after another in one piece of host memory that goes to the device in one copy."""
 
 import math
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pipeline.gpu.device import Completion, Device
+from pipeline.gpu.device import Completion, Device, Uploader
 
 ALIGNMENT = 64
 """Bytes. Kernels are compiled for addresses that are multiples of 16; a memory transaction is 32 or more."""
@@ -16,24 +16,12 @@ ALIGNMENT = 64
 Array = npt.NDArray[Any]
 
 
-class StepBuffer:
-    """begin(), any number of put()s, upload(), and guard() once the step is launched.
-
-    The same puts lie at the same addresses in every step, as captured graphs need it. What does not fit goes
-    into a further piece, with a copy of its own: only some sampling columns are without a bound.
-
-    Args:
-        num_bytes: of the first piece.
-    """
-
-    def __init__(self, device: Device, num_bytes: int) -> None:
-        self._device = device
-        self._pieces = [_Piece(device, num_bytes)]
+class StepBuffer(Protocol):
+    """begin(), any number of put()s, upload(), and guard() once the step is launched."""
 
     def begin(self) -> None:
         """The tensors of the last step must not be given to anything more."""
-        for piece in self._pieces:
-            piece.begin()
+        ...
 
     def put(self, values: Array, shape: tuple[int, ...] | None = None, fill: int = 0) -> Tensor:
         """The values on the device, once uploaded. Valid until the next step's begin.
@@ -41,6 +29,64 @@ class StepBuffer:
         Args:
             shape: if given, as large as that of the values or larger, and the rest is `fill`.
         """
+        ...
+
+    def upload(self) -> None: ...
+
+    def guard(self, completion: Completion) -> None:
+        """The host memory of this step is used again only when that is done."""
+        ...
+
+    def wait_sync(self) -> None:
+        """For all that may still be read."""
+        ...
+
+
+def new_buffer(device: Device, num_bytes: int) -> StepBuffer:
+    """num_bytes: what most steps need."""
+    return HostBuffer() if device.uploader is None else PackedBuffer(device.uploader, num_bytes)
+
+
+class HostBuffer:
+    """For a device that reads host memory: the values are where they were made. Implements StepBuffer."""
+
+    def begin(self) -> None:
+        """Each step has memory of its own."""
+
+    def put(self, values: Array, shape: tuple[int, ...] | None = None, fill: int = 0) -> Tensor:
+        if shape is not None and shape != values.shape:
+            values, given = np.full(shape, fill, values.dtype), values
+            values[tuple(map(slice, given.shape))] = given
+        return torch.from_numpy(values)
+
+    def upload(self) -> None:
+        """They are there."""
+
+    def guard(self, completion: Completion) -> None:
+        """Done when it was launched."""
+
+    def wait_sync(self) -> None:
+        """There is nothing to wait for."""
+
+
+class PackedBuffer:
+    """One copy a step. The same puts lie at the same addresses in every step, as captured graphs need it. What
+    does not fit goes into a further piece, with a copy of its own: some sampling columns are without a bound.
+    Implements StepBuffer.
+
+    Args:
+        num_bytes: of the first piece.
+    """
+
+    def __init__(self, device: Uploader, num_bytes: int) -> None:
+        self._device = device
+        self._pieces = [_Piece(device, num_bytes)]
+
+    def begin(self) -> None:
+        for piece in self._pieces:
+            piece.begin()
+
+    def put(self, values: Array, shape: tuple[int, ...] | None = None, fill: int = 0) -> Tensor:
         size = values.size if shape is None else math.prod(shape)
         piece = self._piece_for(size * values.itemsize)
         return piece.put(values, size, values.shape if shape is None else shape, fill)
@@ -50,12 +96,10 @@ class StepBuffer:
             piece.upload()
 
     def guard(self, completion: Completion) -> None:
-        """The host memory of this step is used again only when that is done."""
         for piece in self._pieces:
             piece.guard(completion)
 
     def wait_sync(self) -> None:
-        """For all that may still be read."""
         for piece in self._pieces:
             piece.wait_sync()
 
@@ -68,7 +112,7 @@ class StepBuffer:
 
 
 class _Piece:
-    def __init__(self, device: Device, num_bytes: int) -> None:
+    def __init__(self, device: Uploader, num_bytes: int) -> None:
         self._device, self._num_bytes = device, aligned(num_bytes)
         memory = device.step_memory(self._num_bytes)
         self._hosts = [_Host(host) for host in memory.hosts]
@@ -118,7 +162,7 @@ class _Host:
         self.completion: Completion | None = None
         """Of the step that reads it; None if its launch failed."""
 
-    def wait_sync(self, device: Device) -> None:
+    def wait_sync(self, device: Uploader) -> None:
         if self.is_in_use and self.completion is None:
             device.wait_sync()
         elif self.completion is not None and not self.completion.is_done():

@@ -18,7 +18,7 @@ POISON = 0xA5
 
 
 class RecordingDevice:
-    """Implements Device, and Capturer."""
+    """Implements Device, Uploader and Capturer."""
 
     torch_device = torch.device("cpu")
 
@@ -33,6 +33,10 @@ class RecordingDevice:
         self._hosts: list[Tensor] = []
         self._reads: list[tuple[Tensor, Tensor]] = []
         """Host memory that the step being queued reads, and what is in it."""
+
+    @property
+    def uploader(self) -> "RecordingDevice":
+        return self
 
     @property
     def capturer(self) -> "RecordingDevice | None":
