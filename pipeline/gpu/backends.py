@@ -1,7 +1,7 @@
 """Which code runs the model: host kernels, Triton's, or torch. Chosen once, and logged with the reason."""
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import structlog
 import torch
@@ -92,7 +92,8 @@ def _host_library(
     except HostUnavailable as reason:
         if options.backend == "host":
             raise ConfigError(f'backend = "host" cannot run: {reason}') from reason
-        if options.weights in SCHEMES:
+        is_for_triton = options.weights == "int8" and _wants_triton(options, device)
+        if options.weights in SCHEMES and not is_for_triton:
             raise ConfigError(
                 f'weights = "{options.weights}" needs the host backend, which cannot run: {reason}'
             ) from reason
@@ -116,20 +117,24 @@ def _check(
 
 def _make_ops(options: RunnerOptions, kv_dtype: KvDtype, device: torch.device) -> tuple[Ops, str]:
     """Triton's or torch's, and what the bits of their results depend on."""
-    is_asked_for = options.backend == "triton"
-    if is_asked_for or (options.backend == "auto" and device.type == "cuda"):
+    if _wants_triton(options, device):
         try:
             arithmetic = prepare(device)
         except ConfigError as reason:
-            if is_asked_for:
+            if options.backend == "triton" or options.weights in SCHEMES:
                 raise
             _log().warning("the model runs on torch, not on Triton's kernels", reason=str(reason))
         else:
             from pipeline.gpu.kernels.ops import TritonOps  # imports triton, as prepare() has settled
 
-            _log().info("the model runs on Triton's kernels", arithmetic=arithmetic)
-            return TritonOps(options.block_size, kv_dtype), arithmetic
+            weights: Literal["bf16", "int8"] = "int8" if options.weights == "int8" else "bf16"
+            _log().info("the model runs on Triton's kernels", arithmetic=arithmetic, weights=weights)
+            return TritonOps(options.block_size, kv_dtype, weights), f"{arithmetic} {weights}"
     return TorchOps(device, options.block_size, kv_dtype), f"torch {torch.__version__} {device.type}"
+
+
+def _wants_triton(options: RunnerOptions, device: torch.device) -> bool:
+    return options.backend == "triton" or (options.backend == "auto" and device.type == "cuda")
 
 
 def _log() -> structlog.typing.FilteringBoundLogger:

@@ -78,7 +78,17 @@ def test_the_cpu_interprets_if_told_to() -> None:
         chosen(CPU, backend="triton")
 
 
-def test_quantised_weights_are_the_host_backends() -> None:
-    options = RunnerOptions(backend="triton", weights="int8")
-    with pytest.raises(ConfigError, match=r'weights = "int8" needs the host backend.*backend = "triton"'):
+def test_a_files_own_blocks_are_the_host_backends() -> None:
+    options = RunnerOptions(backend="triton", weights="int4")
+    with pytest.raises(ConfigError, match=r'weights = "int4" needs the host backend.*backend = "triton"'):
         backends.open_model(TINY, random_tensors(TINY), options, torch.bfloat16, CPU)
+
+
+@isolated
+def test_int8_weights_are_on_triton_too() -> None:
+    from pipeline.gpu.kernels.linear_int8 import Int8Linear
+
+    ops, arithmetic, _ = chosen(CPU, backend="triton", weights="int8")
+    assert isinstance(ops.prepare_linear(torch.ones(4, 32), None), Int8Linear) and "int8" in arithmetic
+    ops, arithmetic, _ = chosen(CPU, backend="triton")
+    assert not isinstance(ops.prepare_linear(torch.ones(4, 32), None), Int8Linear)

@@ -9,7 +9,9 @@ from gguf.constants import GGMLQuantizationType
 from gguf.quants import quantize
 from torch import Tensor
 
+from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.weights.blocks import Blocks
+from tests.gpu.driver import TINY
 from tests.kernels.guarded import guarded
 from tests.kernels.isolated import isolated
 
@@ -73,6 +75,18 @@ def test_a_row_has_the_same_bits_among_others_of_its_tiles() -> None:
     linear = Int8Linear(random(32, 512), None)
     x = random(16, 512).bfloat16()
     assert linear(x)[3:4].equal(linear(x[3:4]))
+
+
+@isolated
+def test_a_model_with_int8_weights_is_served_on_triton() -> None:
+    from tests.kernels.served import request, serve
+
+    asked = [request(0, [5, 9, 2, 40, 7], 4), request(1, [8, 1, 30], 5)]
+    sizes: dict[str, Any] = {"device": "cpu", "dtype": "float32", "block_size": 8, "num_blocks": 8}
+    sizes |= {"max_num_seqs": 2, "max_num_batched_tokens": 16, "backend": "triton"}
+    plain, rounded = (serve(TINY, asked, RunnerOptions(weights=w, **sizes), 2) for w in ("bf16", "int8"))
+    difference = (rounded.logits[0] - plain.logits[0]).norm() / plain.logits[0].norm()
+    assert 1e-4 < difference < 0.03
 
 
 @isolated

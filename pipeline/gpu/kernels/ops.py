@@ -1,9 +1,9 @@
-"""Ops of Triton's kernels; linears and the embedding are torch's (on CUDA cuBLAS).
+"""Ops of Triton's kernels; the embedding and linears that are not int8 are torch's (on CUDA cuBLAS).
 
 Call kernels.interpreter.prepare before this module is imported.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from pipeline.gpu.kernels.activation import gelu_and_mul, silu_and_mul
 from pipeline.gpu.kernels.attention_decode import attention_decode
 from pipeline.gpu.kernels.attention_prefill import attention_prefill
 from pipeline.gpu.kernels.cache import KV_BLOCK_DIM, Cache, kv_format
+from pipeline.gpu.kernels.linear_int8 import Int8Linear
 from pipeline.gpu.kernels.norm import add_rms_norm, rms_norm
 from pipeline.gpu.kernels.rope_kv import rope_and_write_kv
 from pipeline.gpu.kv.dtype import KvDtype
@@ -29,15 +30,16 @@ class TritonOps:
 
     kv_block_dim: ClassVar[int] = KV_BLOCK_DIM
 
-    def __init__(self, block_size: int, kv_dtype: KvDtype) -> None:
+    def __init__(self, block_size: int, kv_dtype: KvDtype, weights: Literal["bf16", "int8"] = "bf16") -> None:
         self._block_size = block_size
         self._kv_dtype: KvDtype = kv_dtype
+        self._make_linear = Int8Linear if weights == "int8" else make_linear
 
     def kv_format(self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> KvFormat:
         return kv_format(num_blocks, block_size, num_kv_heads, head_dim, self._kv_dtype)
 
     def prepare_linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
-        return make_linear(weight, bias)
+        return self._make_linear(weight, bias)
 
     def embedding(self, token_ids: Tensor, table: Tensor) -> Tensor:
         return F.embedding(token_ids, table)
