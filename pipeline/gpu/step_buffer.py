@@ -70,8 +70,8 @@ class HostBuffer:
 
 
 class PackedBuffer:
-    """One copy a step. The same puts lie at the same addresses in every step, as captured graphs need it. What
-    does not fit goes into a further piece, with a copy of its own: some sampling columns are without a bound.
+    """One copy a step. The same puts lie at the same addresses in every step, as captured graphs need it.
+    What does not fit goes into a further piece, with a copy of its own: some sampling columns have no bound.
     Implements StepBuffer.
 
     Args:

@@ -37,7 +37,7 @@ PER_STEP = {"uploads": 1, "starts": 1, "finishes": 1}
 def requests() -> list[Asked]:
     """Of several lengths, greedy and not; together they need more blocks than there are."""
     return [
-        ([(7 * number + k) % TINY.vocab_size for k in range(5 + 11 * number)], replace(GREEDY, **how))
+        ([(7 * number + k) % TINY.vocab_size for k in range(5 + 11 * number % 50)], replace(GREEDY, **how))
         for number, how in enumerate(
             (
                 {},
@@ -47,6 +47,9 @@ def requests() -> list[Asked]:
                 {"repetition_penalty": 1.5, "max_tokens": 12},
                 {"logprobs": 2, "temperature": 1.0, "seed": 11},
                 {"max_tokens": 30},
+                {"allowed_token_ids": tuple(range(3, 40)), "min_p": 0.1, "temperature": 2.0, "seed": 2},
+                {"logit_bias": ((5, 4.0),), "typical_p": 0.9, "bad_token_ids": ((1, 2), (9,)), "seed": 8},
+                {"min_tokens": 4, "end_ids": (7, 12), "presence_penalty": 1.0, "frequency_penalty": 0.5},
             )
         )
     ]

@@ -26,7 +26,7 @@ def generate(
         now += 1000
         if waiting:
             number, (prompt, sampling) = waiting.popleft()
-            scheduler.add(TokenizedRequest(number, prompt, sampling, now, now, (0, 0, 0)))
+            scheduler.add(TokenizedRequest(number, list(prompt), sampling, now, now, (0, 0, 0)))
         while len(flying) < CREDITS and (plan := scheduler.plan(now)) is not None:
             flying.append(runner.launch(plan))
         if flying:
