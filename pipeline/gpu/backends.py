@@ -64,7 +64,8 @@ def open_model(
         source = tensors_of(as_source(weights))
         model = family.load(architecture, source, ops, dtype, device)
         arithmetic, can_capture = f"{arithmetic} {dtype}", not isinstance(ops, TorchOps)
-        return Opened(model, ops, None, kv_dtype, arithmetic=arithmetic, can_capture=can_capture)
+        sampler = None if isinstance(ops, TorchOps) else _triton_sampler()
+        return Opened(model, ops, sampler, kv_dtype, arithmetic=arithmetic, can_capture=can_capture)
     choice, most = choose_weights(options.weights, evidence), torch.get_num_threads()
     decoder = HostDecoder.load(architecture, as_source(weights), library, choice, most, kv_dtype)
     _log().info(
@@ -135,6 +136,12 @@ def _make_ops(options: RunnerOptions, kv_dtype: KvDtype, device: torch.device) -
 
 def _wants_triton(options: RunnerOptions, device: torch.device) -> bool:
     return options.backend == "triton" or (options.backend == "auto" and device.type == "cuda")
+
+
+def _triton_sampler() -> SamplingOp:
+    from pipeline.gpu.kernels.sampling import TritonSampler  # imports triton, as prepare() has settled
+
+    return TritonSampler()
 
 
 def _log() -> structlog.typing.FilteringBoundLogger:

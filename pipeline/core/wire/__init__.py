@@ -3,7 +3,8 @@
 Knows no sockets, no clock and no model: what it must know of the server comes as `Limits`.
 """
 
-from pipeline.core.wire.answers import ChatAnswer, CompletionAnswer, StreamShape
+from pipeline.core.wire.answers import Answer, ChatAnswer, CompletionAnswer
+from pipeline.core.wire.choices import Result, StreamShape
 from pipeline.core.wire.faults import (
     SERVER_ERROR,
     error_body,
@@ -17,11 +18,13 @@ from pipeline.core.wire.terms import bearer_of, tenant_of_key
 
 __all__ = [
     "SERVER_ERROR",
+    "Answer",
     "Answered",
     "ChatAnswer",
     "CompletionAnswer",
     "Frame",
     "Limits",
+    "Result",
     "StreamShape",
     "Wanted",
     "bearer_of",

@@ -1,8 +1,8 @@
 """Intake: takes requests into the pipeline, and knows those that are live."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 
 from pipeline.core.allowance import Allowance, Charge
 from pipeline.core.gate import Gate
@@ -95,6 +95,15 @@ class LiveRequest(ABC):
 R = TypeVar("R", bound=LiveRequest)
 
 
+class Arrival(NamedTuple):
+    """Of one HTTP request or frame."""
+
+    at_ns: int
+    principal: Principal = NOBODY
+    traceparent: str | None = None
+    """As its client sent it, unchecked."""
+
+
 class Intake:
     """Single loop. Request ids have no holes and are offered in order: an id is used only when it got in."""
 
@@ -116,41 +125,40 @@ class Intake:
         """A closed inbox is how the supervisor says that no more may come in."""
         return self._ctx.inbox.is_closed
 
-    def submit(
-        self,
-        wanted: Wanted,
-        arrived_ns: int,
-        build: Callable[[int], R],
-        principal: Principal = NOBODY,
-        traceparent: str | None = None,
-    ) -> R:
-        """Offer a request to the pipeline; `build` makes its live side from its id. Never waits.
+    @property
+    def next_id(self) -> int:
+        """Of the next request that gets in."""
+        return self._next_id
 
-        `traceparent` is what its client sent of it, unchecked.
+    def submit(self, wanted: Wanted, arrival: Arrival, build: Callable[[int], R]) -> R:
+        """Offer a request to the pipeline; `build` makes its live side from its id. Never waits.
 
         Raises RequestError 429 when there is no room, it would wait for too long, or its key has used what it
         may; 503 while draining.
         """
-        request_id = self._next_id
-        self._check_open()
-        live = build(request_id)
-        request = GenerateRequest(
-            request_id,
-            wanted.prompt,
-            wanted.chat,
-            wanted.sampling,
-            arrived_ns,
-            self._ctx.clock(),
-            wanted.terms,
-        )
-        self._offer(request, live, principal)
-        self._next_id += 1
-        self._telemetry.received()
-        self.live[request_id] = live
-        opened = self._opened(live, arrived_ns, wanted, self._telemetry.trace_sampler.span(traceparent))
-        self._opens.post(opened)  # same tick: it is there before any answer
-        self._ctx.trace.record(Point.ARRIVED, self._ctx.name, request_id, at_ns=arrived_ns)
-        return live
+        return self.submit_all([wanted], arrival, lambda request_id, _: build(request_id))[0]
+
+    def submit_all(
+        self, wanted: Sequence[Wanted], arrival: Arrival, build: Callable[[int, int], R]
+    ) -> list[R]:
+        """Offer the choices of one answer, all or none; `build` gets each one's id and place. See submit."""
+        self._check_open(len(wanted))
+        charge = self._charge(wanted, arrival)
+        lives: list[R] = []
+        try:
+            for index, each in enumerate(wanted):
+                live = build(self._next_id, index)
+                live.allowance, live.charge = arrival.principal.allowance, charge
+                self._offer(live, each, arrival)
+                lives.append(live)
+        except RequestError:
+            for live in lives:
+                self.leave(live)
+            if charge is not None and arrival.principal.allowance is not None:
+                for _ in wanted[len(lives) :]:
+                    arrival.principal.allowance.settle(charge, 0, self._ctx.clock())
+            raise
+        return lives
 
     def cancel(self, request: LiveRequest) -> None:
         """Ask the pipeline to end a live request; its terminal row still comes. Posts at most once."""
@@ -192,23 +200,41 @@ class Intake:
             logprobs_sink=None if wanted.sampling.logprobs is None else live,
         )
 
-    def _check_open(self) -> None:
+    def _check_open(self, num_requests: int) -> None:
         if self.is_draining:
             raise self._refused(DRAINING)
-        if len(self.live) >= self._max_live:
+        if len(self.live) + num_requests > self._max_live:
             raise self._refused(self._full("The server has too many live requests", "too_many_requests"))
 
-    def _offer(self, request: GenerateRequest, live: LiveRequest, principal: Principal) -> None:
+    def _charge(self, wanted: Sequence[Wanted], arrival: Arrival) -> Charge | None:
+        if arrival.principal.allowance is None:
+            return None
+        max_tokens = wanted[0].sampling.max_tokens
+        try:
+            return arrival.principal.allowance.admit(len(wanted), max_tokens, self._ctx.clock())
+        except RequestError as error:
+            raise self._refused(error) from None
+
+    def _offer(self, live: LiveRequest, wanted: Wanted, arrival: Arrival) -> None:
+        request = GenerateRequest(
+            live.request_id,
+            wanted.prompt,
+            wanted.chat,
+            wanted.sampling,
+            arrival.at_ns,
+            self._ctx.clock(),
+            wanted.terms,
+        )
         if refusal := self._gate.refusal(request):
             raise self._refused(refusal)
-        if principal.allowance is not None:
-            self._charge(request, live, principal.allowance)
-        try:
-            self._send(request)
-        except RequestError:
-            live.settle(0, self._ctx.clock())
-            raise
+        self._send(request)
         self._gate.enter(request)
+        self._next_id += 1
+        self._telemetry.received()
+        self.live[live.request_id] = live
+        span = self._telemetry.trace_sampler.span(arrival.traceparent)
+        self._opens.post(self._opened(live, arrival.at_ns, wanted, span))  # same tick: before any answer
+        self._ctx.trace.record(Point.ARRIVED, self._ctx.name, live.request_id, at_ns=arrival.at_ns)
 
     def _send(self, request: GenerateRequest) -> None:
         try:
@@ -217,13 +243,6 @@ class Intake:
         except InboxClosed:
             raise self._refused(DRAINING) from None
         raise self._refused(self._full("The waiting queue is full", "queue_full"))
-
-    def _charge(self, request: GenerateRequest, live: LiveRequest, allowance: Allowance) -> None:
-        try:
-            live.charge = allowance.admit(1, request.sampling.max_tokens, self._ctx.clock())
-        except RequestError as error:
-            raise self._refused(error) from None
-        live.allowance = allowance
 
     def _full(self, what: str, code: str) -> RequestError:
         """A bound that does not know how long the wait would be is reached."""

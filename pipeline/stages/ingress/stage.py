@@ -141,4 +141,5 @@ def _limits(card: ModelCard, options: IngressOptions) -> Limits:
         max_model_len=options.max_model_len or card.architecture.max_position,
         vocab_size=card.architecture.vocab_size,
         defaults=card.generation,
+        reasoning=options.reasoning,
     )
