@@ -1,4 +1,4 @@
-"""Decode steps on Triton's kernels as a graph has them: empty rows change nothing, and it is the captured memory
+"""Decode steps on Triton's kernels as a graph has them: empty rows change nothing, and it is captured memory
 that is read. In the interpreter, on a device that replays by running the work again.
 """
 
