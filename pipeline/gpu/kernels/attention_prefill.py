@@ -5,24 +5,24 @@ Shapes: q, out [T, H, D] bf16 or fp32, strided in their first dimension; the cac
 any KvDtype; tables, context_lens, query_start, sinks and windows as in api.StepInputs. D is at most 256, H a
 multiple of Hkv, block_size a power of two. Rows of context 0 or of one query are neither read nor written.
 
-A program does one key/value head and TILE_ROWS // G queries of a row; the G = H / Hkv query heads are rows of
-the same matrix product, so a key is read once for all of them. There are T // queries a tile + B tiles, known
-without asking the device; a program searches query_start for its own, and the last tiles, the longest, go
-first. Keys come in tiles of TILE_KEYS entries, gathered by block id. Tiles that all queries see are computed
-without masks, in a loop of their own; tiles that none sees are not read. Block ids, and the scales of int8 and
-fp8, are read a tile ahead, so that the copies to shared memory wait for nothing.
+A program does one key/value head and TILE_ROWS // G queries of a row; the G = H / Hkv query heads are rows
+of the same matrix product, so a key is read once for all of them. There are T // queries a tile + B tiles,
+known without asking the device; a program searches query_start for its own, and the last tiles, the longest,
+go first. Keys come in tiles of TILE_KEYS entries, gathered by block id. Tiles that all queries see are
+computed without masks, in a loop of their own; tiles that none sees are not read. Block ids, and the scales
+of int8 and fp8, are read a tile ahead, so that the copies to shared memory wait for nothing.
 
-Flops: 4 H D for each query and entry that it sees, in tensor cores. Read: for each tile of queries the stored
-rows that it sees, from L2 as long as they fit there: for 128 rows 4 bytes of bf16 for each 512 flops, so 16
-bytes a cycle of an H100's multiprocessor at half its rate. Written: out, and where mass is asked for 4 H bytes
-a token.
+Flops: 4 H D for each query and entry that it sees, in tensor cores. Read: for each tile of queries the
+stored rows that it sees, from L2 as long as they fit there: for 128 rows 4 bytes of bf16 for each 512 flops,
+so 16 bytes a cycle of an H100's multiprocessor at half its rate. Written: out, and where mass is asked for
+4 H bytes a token.
 
-A query's bits depend on its keys, the dtypes and the configuration, and on nothing else: its tiles of keys lie
-at fixed entries and are added in order, and one of which it sees nothing changes nothing, be it computed for its
-neighbours or not. So it has the same bits in any batch, and in any chunk of at least two queries. A chunk of one
-query is decoded, in splits, and its last bits may be others than here.
+A query's bits depend on its keys, the dtypes and the configuration, and on nothing else: its tiles of keys
+lie at fixed entries and are added in order, and one of which it sees nothing changes nothing, be it computed
+for its neighbours or not. So it has the same bits in any batch, and in any chunk of at least two queries. A
+chunk of one query is decoded, in splits, and its last bits may be others than here.
 
-Occupancy: one program of 8 warps on a multiprocessor, for 128 x 128 fp32 results are 64 registers a thread, and
+Occupancy: one program of 8 warps on a multiprocessor, for 128 x 128 fp32 results are 64 registers a thread,
 scores, probabilities and addresses as many again; its two warp groups take turns on the tensor cores.
 """
 
@@ -198,9 +198,9 @@ def attention_prefill(
     window: int = 0,
     config: LaunchConfig | None = None,
 ) -> Tensor | None:
-    """Write attention of the rows with several queries to their tokens of out; for window see api.Ops.attention.
+    """Write attention of the rows with several queries to their tokens of out; window: see api.Ops.attention.
 
-    Returns, where inputs.mass is given, what attention_mass needs: the logarithm of what these tokens' softmax
+    """Attention of the rows with several queries, written to their tokens of out; window: api.Ops.attention.
     is divided by, [T, H] fp32, undefined of other tokens.
     """
     config = config or config_for(q, cache)
