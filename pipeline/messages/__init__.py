@@ -33,7 +33,9 @@ from pipeline.messages.requests import (
     Room,
     Terms,
     Timings,
+    TokenCall,
     TokenizedRequest,
+    TokenReply,
     Wake,
 )
 from pipeline.messages.sampling import (
@@ -96,7 +98,9 @@ __all__ = [
     "TextBatch",
     "Timings",
     "TokenBatch",
+    "TokenCall",
     "TokenLogprob",
+    "TokenReply",
     "TokenizedRequest",
     "Wake",
 ]

@@ -15,6 +15,7 @@ from pipeline.core.wire.frames import Answered, Frame, error_frame, parse_frame,
 from pipeline.core.wire.limits import Limits
 from pipeline.core.wire.requests import Wanted, parse_chat, parse_completion, wanted_of
 from pipeline.core.wire.terms import bearer_of, tenant_of_key
+from pipeline.core.wire.tokens import parse_detokenize, parse_tokenize
 
 __all__ = [
     "SERVER_ERROR",
@@ -34,7 +35,9 @@ __all__ = [
     "error_object",
     "parse_chat",
     "parse_completion",
+    "parse_detokenize",
     "parse_frame",
+    "parse_tokenize",
     "take_traceparent",
     "tenant_of_key",
     "wanted_of",

@@ -45,31 +45,33 @@ def echo_of(prompt: str | list[int]) -> str:
     )
 
 
-def check_prompt(value: object, limits: Limits, *, is_truncated: bool) -> str | list[int]:
-    """Text, or token ids of this model."""
+def check_prompt(
+    value: object, limits: Limits, *, is_truncated: bool, name: str = "prompt"
+) -> str | list[int]:
+    """Text, or token ids of this model, in field `name`."""
     if isinstance(value, str):
         if not value:
-            raise RequestError("'prompt' is empty.", param="prompt", code="empty_prompt")
+            raise RequestError(f"'{name}' is empty.", param=name, code="empty_prompt")
         return value
     if not isinstance(value, list):
-        raise wrong("prompt", "a string or a list of token ids", value)
-    return _token_ids(value, limits, is_truncated=is_truncated)
+        raise wrong(name, "a string or a list of token ids", value)
+    return _token_ids(value, limits, name, is_truncated=is_truncated)
 
 
-def _token_ids(value: list[object], limits: Limits, *, is_truncated: bool) -> list[int]:
+def _token_ids(value: list[object], limits: Limits, name: str, *, is_truncated: bool) -> list[int]:
     if not value:
-        raise RequestError("'prompt' is empty.", param="prompt", code="empty_prompt")
+        raise RequestError(f"'{name}' is empty.", param=name, code="empty_prompt")
     if len(value) >= limits.max_model_len and not is_truncated:
         raise RequestError(
-            f"'prompt' has {len(value)} tokens, but the model's length is {limits.max_model_len} tokens, "
+            f"'{name}' has {len(value)} tokens, but the model's length is {limits.max_model_len} tokens, "
             "prompt and output together.",
-            param="prompt",
+            param=name,
             code="context_length_exceeded",
         )
     last = limits.vocab_size - 1
     ids: list[int] = []
     for item in value:
         if type(item) is not int or not 0 <= item <= last:
-            raise wrong("prompt", f"a list of token ids from 0 to {last}", item)
+            raise wrong(name, f"a list of token ids from 0 to {last}", item)
         ids.append(item)
     return ids

@@ -120,7 +120,7 @@ def _wanted(
     chat: list[ChatMessage] | None = None,
 ) -> Wanted:
     """`prompt` is not checked yet."""
-    _check_model(fields.text("model"), limits)
+    check_model(fields.text("model"), limits)
     sampling = parse_sampling(fields, limits, fresh_seed, is_chat=chat is not None)
     stream = fields.flag("stream")
     include_usage = _include_usage(fields.take("stream_options"), stream=stream)
@@ -132,7 +132,8 @@ def _wanted(
     return Wanted(checked, chat, sampling, stream, include_usage, timings, terms)
 
 
-def _check_model(name: str | None, limits: Limits) -> None:
+def check_model(name: str | None, limits: Limits) -> None:
+    """Raises RequestError 404 for the name of another model."""
     if name is not None and name != limits.model:
         raise RequestError(
             f"The model {name[:80]!r} does not exist here; this server has {limits.model!r}.",

@@ -38,11 +38,11 @@ def timings_of(timings: Timings) -> dict[str, object]:
     return {
         "e2e_ms": timings.e2e_ns / _NS_PER_MS,
         "ttft_ms": None if timings.ttft_ns is None else timings.ttft_ns / _NS_PER_MS,
-        "segments_ms": _by_name(timings.segments_ns),
-        "ttft_segments_ms": _by_name(timings.ttft_segments_ns),
+        "segments_ms": named_ms(timings.segments_ns),
+        "ttft_segments_ms": named_ms(timings.ttft_segments_ns),
     }
 
 
-def _by_name(segments_ns: tuple[int, ...]) -> dict[str, float]:
-    """Empty for a request without a first token."""
+def named_ms(segments_ns: tuple[int, ...]) -> dict[str, float]:
+    """Segments by name; empty for a request without a first token."""
     return {name: ns / _NS_PER_MS for name, ns in zip(SEGMENTS, segments_ns, strict=bool(segments_ns))}

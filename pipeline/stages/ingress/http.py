@@ -20,6 +20,7 @@ from pipeline.core.wire import (
 from pipeline.errors import RequestError
 from pipeline.messages import Completion, TokenLogprob
 from pipeline.stages.ingress.authentication import PRINCIPAL
+from pipeline.stages.ingress.body import read_body
 from pipeline.stages.ingress.intake import Arrival, Intake, LiveRequest
 from pipeline.stages.ingress.options import IngressOptions
 from pipeline.stages.ingress.patience import lose_silent_peer
@@ -77,7 +78,7 @@ class HttpDoor:
         self._limits = limits
         self._options = options
         self._clock = clock
-        self._instance = secrets.token_hex(6)
+        self.instance = secrets.token_hex(6)
         """In every answer's id, so that ids of two runs of the server differ."""
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
@@ -88,7 +89,7 @@ class HttpDoor:
 
     async def _generate(self, request: web.Request, parse: Parse, kind: type[Answer]) -> web.StreamResponse:
         arrived_ns = self._clock()
-        body = await self._body(request)
+        body = await read_body(request, self._options)
         principal = request[PRINCIPAL]
         parsed = parse(body, self._limits, secrets.randbits(63))
         wanted = [each.under(principal.tenant, principal.max_priority) for each in parsed]
@@ -154,22 +155,5 @@ class HttpDoor:
             await stream.news(interval_s - stream.silence_s())
 
     def _answer(self, kind: type[Answer], wanted: list[Wanted]) -> Answer:
-        key = f"{self._instance}-{self._intake.next_id}"
+        key = f"{self.instance}-{self._intake.next_id}"
         return kind(key, int(time.time()), self._limits.model, wanted)
-
-    async def _body(self, request: web.Request) -> bytes:
-        """Raises RequestError 408, 413 or 415."""
-        limit, timeout_s = self._options.max_body_bytes, self._options.body_timeout_s
-        too_large = RequestError(f"The body is over {limit} bytes.", status=413, code="body_too_large")
-        if request.headers.get("Content-Encoding", "identity") != "identity":
-            raise RequestError("A compressed body is not accepted.", status=415, code="unsupported_encoding")
-        if (request.content_length or 0) > limit:
-            raise too_large
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await request.read()
-        except TimeoutError:
-            message = f"The body did not arrive within {timeout_s:g} s."
-            raise RequestError(message, status=408, code="body_timeout") from None
-        except web.HTTPRequestEntityTooLarge:
-            raise too_large from None

@@ -13,6 +13,7 @@ from pipeline.messages import Cancel, Completion, FinishReason, GenerateRequest,
 from pipeline.runtime.stage import StageContext
 from pipeline.runtime.trace import Point
 from pipeline.telemetry import RequestSpan, Telemetry
+from pipeline.telemetry.journal import NUM_REQUESTS
 
 DRAINING = RequestError("The server is shutting down; try another.", status=503, code="draining")
 
@@ -31,6 +32,8 @@ class LiveRequest(ABC):
         self.is_cancelled = False
         self.num_output_tokens = 0
         """Of the text so far."""
+        self.first_id = request_id
+        """Of the first choice of its answer."""
         self.allowance: Allowance | None = None
         """Of who asked, and"""
         self.charge: Charge | None = None
@@ -117,6 +120,8 @@ class Intake:
         self._telemetry = ctx.resource(Telemetry)
         self._next_id = 0
         self.live: dict[int, LiveRequest] = {}
+        self._tenants: dict[int, str] = {}
+        """Of the latest requests, ended ones too."""
         self.num_events = 0
         """Deltas and endings so far, of all requests: it moves as long as the pipeline works."""
 
@@ -149,6 +154,7 @@ class Intake:
             for index, each in enumerate(wanted):
                 live = build(self._next_id, index)
                 live.allowance, live.charge = arrival.principal.allowance, charge
+                live.first_id = live.request_id - index
                 self._offer(live, each, arrival)
                 lives.append(live)
         except RequestError:
@@ -159,6 +165,10 @@ class Intake:
                     arrival.principal.allowance.settle(charge, 0, self._ctx.clock())
             raise
         return lives
+
+    def is_of(self, request_id: int, principal: Principal) -> bool:
+        """Whether it is one of the latest, and that of this principal."""
+        return self._tenants.get(request_id) == principal.tenant
 
     def cancel(self, request: LiveRequest) -> None:
         """Ask the pipeline to end a live request; its terminal row still comes. Posts at most once."""
@@ -232,9 +242,15 @@ class Intake:
         self._next_id += 1
         self._telemetry.received()
         self.live[live.request_id] = live
+        self._remember(live.request_id, arrival.principal.tenant)
         span = self._telemetry.trace_sampler.span(arrival.traceparent)
         self._opens.post(self._opened(live, arrival.at_ns, wanted, span))  # same tick: before any answer
         self._ctx.trace.record(Point.ARRIVED, self._ctx.name, live.request_id, at_ns=arrival.at_ns)
+
+    def _remember(self, request_id: int, tenant: str) -> None:
+        self._tenants[request_id] = tenant
+        if len(self._tenants) > NUM_REQUESTS:
+            del self._tenants[next(iter(self._tenants))]
 
     def _send(self, request: GenerateRequest) -> None:
         try:
