@@ -29,6 +29,7 @@ COMMANDS = {
     "simulate": "plan capacity: a trace on a device that need not exist",
     "memory": "plan KV memory: what a token takes, how many requests fit",
     "compile-kernels": "compile the GPU kernels ahead of time, and check them",
+    "tune-kernels": "measure how the GPU kernels are best launched here",
 }
 
 

@@ -18,7 +18,7 @@ from pipeline.core.roles import SEPARATIONS, Role
 from pipeline.errors import ConfigError
 from pipeline.gpu.opening import OPENER, RunnerWords, opener
 from pipeline.gpu.options import RunnerOptions, placement_of
-from pipeline.messages import DeviceReady
+from pipeline.messages import DeviceReady, SamplingParams
 from pipeline.runtime.bridge import RunnerFactory
 from pipeline.runtime.frames import RunnerSpec
 from pipeline.runtime.inbox import Inbox
@@ -81,6 +81,8 @@ def build(
     """Wire the graph. `runner` stands in for the one that config describes (tests, benches)."""
     config, plan = blueprint.config, blueprint.graph
     log = log or structlog.get_logger()
+    if not config.model.generation_defaults:
+        card = msgspec.structs.replace(card, generation=SamplingParams())
     trace = Trace(config.trace.capacity, enabled=config.trace.enabled)
     telemetry = Telemetry(card.name, **asdict(config.metrics))
     inboxes = {node.name: Inbox[Any](config.stages[node.name].inbox) for node in plan.nodes}

@@ -53,6 +53,9 @@ class ModelConfig(Section, frozen=True):
     """What clients call the model; None: its own name."""
     max_model_len: Count | None = None
     """Prompt and answer together, in tokens; None: what the model was trained for."""
+    generation_defaults: bool = True
+    """What requests do not say of their sampling is as the model's generation_config has it; false: at
+    temperature 1, unfiltered, as in OpenAI's API."""
 
 
 class TraceConfig(Section, frozen=True):

@@ -27,6 +27,7 @@ from pipeline.messages import (
     StepPlan,
     TextBatch,
     TokenBatch,
+    TokenCall,
     TokenizedRequest,
 )
 
@@ -83,6 +84,7 @@ _ALL_NODES = (
 
 _ALL_LINKS = (
     Link("ingress", "tokenize", GenerateRequest),
+    Link("ingress", "tokenize", TokenCall),
     Link("ingress", "stream", Open, Lane.CONTROL),
     Link("ingress", "schedule", Cancel, Lane.CONTROL),
     Link("tokenize", "schedule", TokenizedRequest),

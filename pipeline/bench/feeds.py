@@ -36,6 +36,7 @@ from pipeline.messages import (
     StepPlan,
     TextBatch,
     TokenBatch,
+    TokenCall,
     TokenizedRequest,
 )
 from pipeline.topology import CREDITS, WHOLE, Lane
@@ -252,6 +253,8 @@ class Plans(Feed):
             stand.inbox.offer(plan)
 
 
+NOT_FED = (TokenCall,)
+"""Questions beside the flow of requests."""
 FEEDS: dict[type, Callable[[Load], Feed]] = {
     GenerateRequest: Requests,
     TokenizedRequest: Device,

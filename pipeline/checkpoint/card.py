@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from pipeline.messages import SamplingParams
+
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
@@ -81,6 +83,8 @@ class ModelCard(msgspec.Struct, frozen=True):
     eos_token: str | None
     eos_ids: tuple[int, ...]
     """Every id that ends an answer (config, generation_config and template's end of turn)."""
+    generation: SamplingParams = SamplingParams()
+    """How its makers would have it sampled (generation_config), where a request does not say otherwise."""
 
     def new_tokenizer(self) -> "Tokenizer":
         """A tokenizer of the caller's own: one per worker, since a shared one must not be mutated."""

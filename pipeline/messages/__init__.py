@@ -35,7 +35,9 @@ from pipeline.messages.requests import (
     Room,
     Terms,
     Timings,
+    TokenCall,
     TokenizedRequest,
+    TokenReply,
     Wake,
 )
 from pipeline.messages.sampling import (
@@ -100,7 +102,9 @@ __all__ = [
     "TextBatch",
     "Timings",
     "TokenBatch",
+    "TokenCall",
     "TokenLogprob",
+    "TokenReply",
     "TokenizedRequest",
     "Wake",
 ]

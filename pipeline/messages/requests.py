@@ -48,6 +48,27 @@ class GenerateRequest(Message, frozen=True):
     terms: Terms = Terms()
 
 
+class TokenReply(Protocol):
+    """Where tokenize puts the answer to a TokenCall. One of them, once; both return at once."""
+
+    def tokens(self, value: list[int] | str) -> None: ...
+
+    def error(self, error: RequestError) -> None: ...
+
+
+class TokenCall(Message, frozen=True):
+    """ingress -> tokenize: what are the token ids of this, or the text of these? Exactly one of `prompt`,
+    `chat` and `token_ids` is set.
+    """
+
+    reply: TokenReply
+    prompt: str | None = None
+    chat: list[ChatMessage] | None = None
+    token_ids: list[int] | None = None
+    adds_special: bool = True
+    """Of a prompt: with the BOS token, if the tokenizer adds one, as for a completion."""
+
+
 class TokenizedRequest(Message, frozen=True):
     """tokenize -> schedule. `sampling.max_tokens` is set and fits the model's length."""
 

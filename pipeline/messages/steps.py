@@ -87,7 +87,7 @@ class StepHandle(Protocol):
 
     @property
     def begin_ns(self) -> int:
-        """When the device began the step."""
+        """When the device began the step; valid once `is_ready()`."""
         ...
 
     def is_ready(self) -> bool: ...

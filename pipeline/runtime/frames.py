@@ -4,8 +4,9 @@
   1 byte   kind
   body     msgpack of the kind's message (msgspec: typed, nothing is executed)
 
-Per step it is one frame each way: 10 us in all for 64 decode rows
-(docs/decisions/0026-where-the-device-worker-lives.md). Times in them are of CLOCK_MONOTONIC, which all processes of a machine share.
+Per step it is one frame each way, 10 us in all for 64 decode rows: docs/decisions/
+0026-where-the-device-worker-lives.md. Times in them are of CLOCK_MONOTONIC, which all processes of a machine
+share.
 """
 
 from collections.abc import Iterator

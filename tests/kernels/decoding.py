@@ -129,7 +129,9 @@ class Step:
             size = self.case.block_size
             padded = F.pad(probs.sum(0), (0, len(units) * size - probs.shape[1]))
             expected = padded.view(-1, size).sum(1)
-        torch.testing.assert_close(units.double() / 2**32, expected, rtol=1e-5, atol=1e-6)
+        are_keys_rounded = self.q.dtype == torch.bfloat16 and self.case.kv_dtype in ("fp32", "int4")
+        tolerance = {"rtol": 1e-2, "atol": 1e-3} if are_keys_rounded else {"rtol": 1e-5, "atol": 1e-6}
+        torch.testing.assert_close(units.double() / 2**32, expected, **tolerance)
 
 
 def _int32(values: list[int]) -> Tensor:

@@ -5,9 +5,9 @@
     def test_something(rows: int) -> None: ...
 
 pytest's process only sends the name of the function and its arguments, JSON values, and raises what comes
-back; a test that is the death of the worker has failed, and the next gets another. A worker lives for the session,
-for the imports take seconds. In it warnings are errors, torch has one thread, `isolated` does nothing, and
-after each test tests.kernels.guarded looks at the margins of its tensors.
+back; a test that is the death of the worker has failed, and the next gets another. A worker lives for the
+session, for the imports take seconds. In it warnings are errors, torch has one thread, `isolated` does
+nothing, and after each test tests.kernels.guarded looks at the margins of its tensors.
 """
 
 import atexit

@@ -67,6 +67,8 @@ def paged(rows: Sequence[tuple[Tensor, Tensor]], kv_dtype: KvDtype, block_size: 
 def write_slots(cache: Cache, stored: Tensor, slots: Tensor, rows: Tensor) -> Tensor:
     """Rows [n, Hkv, D] into one side of the cache at slots [n]; -> what a read gives, fp32."""
     blocks, offsets = slots // cache.block_size, slots % cache.block_size
+    if not len(rows):
+        return rows.float()
     if not is_quantised(cache.kv_dtype):
         stored[blocks, :, offsets] = rows.to(stored.dtype)
         return rows.to(stored.dtype).float()

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from pipeline.core.wire.answers import finish_word, timings_of, usage_of
 from pipeline.core.wire.faults import error_object
 from pipeline.core.wire.fields import decode_object, wrong
 from pipeline.core.wire.logprobs import token_list
+from pipeline.core.wire.usage import finish_word, timings_of, usage_of
 from pipeline.errors import RequestError
 from pipeline.messages import Completion, TokenLogprob
 
@@ -73,7 +73,7 @@ class Answered:
             "type": "done",
             "id": self._id,
             "finish_reason": finish_word(completion.finish_reason),
-            "usage": usage_of(completion),
+            "usage": usage_of([completion]),
         }
         if self._timings:
             frame["timings"] = timings_of(completion.timings)

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from pipeline.core.reasoning import ReasoningTags
 from pipeline.messages import SamplingParams
 
 
@@ -12,3 +13,5 @@ class Limits(msgspec.Struct, frozen=True):
     vocab_size: int
     defaults: SamplingParams = SamplingParams()
     """What holds for requests that do not say otherwise."""
+    reasoning: ReasoningTags | None = None
+    """Between which tags the model reasons; None: nothing is split off."""

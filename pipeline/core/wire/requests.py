@@ -3,9 +3,11 @@
 import msgspec
 from msgspec.structs import replace
 
+from pipeline.core.reasoning import ReasoningTags
 from pipeline.core.wire.chat import parse_messages
-from pipeline.core.wire.fields import Fields, decode_object, wrong
+from pipeline.core.wire.fields import INT64_MIN, Fields, decode_object, wrong
 from pipeline.core.wire.limits import Limits
+from pipeline.core.wire.prompts import check_prompt, echo_of, parse_n, split_prompts
 from pipeline.core.wire.sampling import parse_sampling
 from pipeline.core.wire.terms import parse_terms
 from pipeline.errors import RequestError
@@ -38,6 +40,12 @@ class Wanted(msgspec.Struct, frozen=True):
     include_usage: bool = False
     timings: bool = False
     terms: Terms = Terms()
+    num_alike: int = 1
+    """How many choices of its answer have the same prompt."""
+    echo: str = ""
+    """What its text begins with."""
+    reasoning: ReasoningTags | None = None
+    """Between which tags the model reasons, if that is to be split off."""
 
     def under(self, tenant: str, max_priority: int | None = None) -> "Wanted":
         """The same request as that of `tenant`; an empty one leaves it to whom its `user` field says.
@@ -53,16 +61,39 @@ class Wanted(msgspec.Struct, frozen=True):
         return replace(self, terms=replace(self.terms, tenant=tenant)) if tenant else self
 
 
-def parse_completion(body: bytes, limits: Limits, fresh_seed: int) -> Wanted:
-    """The body of POST /v1/completions. `fresh_seed` is used where the client gives none."""
+def parse_completion(body: bytes, limits: Limits, fresh_seed: int) -> list[Wanted]:
+    """The body of POST /v1/completions: its choices, n to a prompt.
+
+    `fresh_seed` is used where the client gives none.
+    """
     fields = Fields(decode_object(body))
-    return _wanted(fields, limits, fresh_seed, prompt=fields.take("prompt"))
+    prompts, echoes = split_prompts(fields.take("prompt")), fields.flag("echo")
+    n = parse_n(fields, len(prompts))
+    first = _wanted(fields, limits, fresh_seed, prompt=prompts[0])
+    is_truncated = first.sampling.truncate_prompt_tokens is not None
+    rest = [check_prompt(prompt, limits, is_truncated=is_truncated) for prompt in prompts[1:]]
+    return [
+        replace(each, echo=echo_of(prompt) if echoes else "")
+        for prompt in (first.prompt or "", *rest)
+        for each in _choices(replace(first, prompt=prompt), n)
+    ]
 
 
-def parse_chat(body: bytes, limits: Limits, fresh_seed: int) -> Wanted:
-    """The body of POST /v1/chat/completions."""
+def parse_chat(body: bytes, limits: Limits, fresh_seed: int) -> list[Wanted]:
+    """The body of POST /v1/chat/completions: its n choices."""
     fields = Fields(decode_object(body))
-    return _wanted(fields, limits, fresh_seed, chat=parse_messages(fields.take("messages")))
+    n = parse_n(fields)
+    splits = fields.take("separate_reasoning")
+    if splits not in (None, True, False):
+        raise wrong("separate_reasoning", "true or false", splits)
+    wanted = _wanted(fields, limits, fresh_seed, chat=parse_messages(fields.take("messages")))
+    return _choices(replace(wanted, reasoning=None if splits is False else limits.reasoning), n)
+
+
+def _choices(wanted: Wanted, n: int) -> list[Wanted]:
+    """The same n times, each with a seed of its own (trap 32)."""
+    seeds = [(wanted.sampling.seed - INT64_MIN + k) % (1 << 64) + INT64_MIN for k in range(n)]
+    return [replace(wanted, sampling=replace(wanted.sampling, seed=seed), num_alike=n) for seed in seeds]
 
 
 def wanted_of(values: dict[str, object], limits: Limits, fresh_seed: int) -> Wanted:
@@ -89,7 +120,7 @@ def _wanted(
     chat: list[ChatMessage] | None = None,
 ) -> Wanted:
     """`prompt` is not checked yet."""
-    _check_model(fields.text("model"), limits)
+    check_model(fields.text("model"), limits)
     sampling = parse_sampling(fields, limits, fresh_seed, is_chat=chat is not None)
     stream = fields.flag("stream")
     include_usage = _include_usage(fields.take("stream_options"), stream=stream)
@@ -97,11 +128,12 @@ def _wanted(
     terms = parse_terms(fields)
     fields.finish(NEUTRAL)
     is_truncated = sampling.truncate_prompt_tokens is not None
-    checked = _prompt(prompt, limits, is_truncated=is_truncated) if chat is None else None
+    checked = check_prompt(prompt, limits, is_truncated=is_truncated) if chat is None else None
     return Wanted(checked, chat, sampling, stream, include_usage, timings, terms)
 
 
-def _check_model(name: str | None, limits: Limits) -> None:
+def check_model(name: str | None, limits: Limits) -> None:
+    """Raises RequestError 404 for the name of another model."""
     if name is not None and name != limits.model:
         raise RequestError(
             f"The model {name[:80]!r} does not exist here; this server has {limits.model!r}.",
@@ -126,38 +158,3 @@ def _include_usage(value: object, *, stream: bool) -> bool:
     include_usage = options.flag("include_usage")
     options.finish({"include_obfuscation": (False,)})
     return include_usage
-
-
-def _prompt(value: object, limits: Limits, *, is_truncated: bool) -> str | list[int]:
-    if isinstance(value, str):
-        if not value:
-            raise RequestError("'prompt' is empty.", param="prompt", code="empty_prompt")
-        return value
-    if not isinstance(value, list):
-        raise wrong("prompt", "a string or a list of token ids", value)
-    return _token_ids(value, limits, is_truncated=is_truncated)
-
-
-def _token_ids(value: list[object], limits: Limits, *, is_truncated: bool) -> list[int]:
-    if not value:
-        raise RequestError("'prompt' is empty.", param="prompt", code="empty_prompt")
-    if isinstance(value[0], str | list):
-        raise RequestError(
-            "'prompt' holds several prompts; only one prompt per request is supported.",
-            param="prompt",
-            code="unsupported_value",
-        )
-    if len(value) >= limits.max_model_len and not is_truncated:
-        raise RequestError(
-            f"'prompt' has {len(value)} tokens, but the model's length is {limits.max_model_len} tokens, "
-            "prompt and output together.",
-            param="prompt",
-            code="context_length_exceeded",
-        )
-    last = limits.vocab_size - 1
-    ids: list[int] = []
-    for item in value:
-        if type(item) is not int or not 0 <= item <= last:
-            raise wrong("prompt", f"a list of token ids from 0 to {last}", item)
-        ids.append(item)
-    return ids

@@ -29,7 +29,7 @@ from torch import Tensor
 from pipeline.gpu.api import StepInputs
 from pipeline.gpu.kernels.attention_combine import combine, count_mass
 from pipeline.gpu.kernels.cache import Cache, scales_of
-from pipeline.gpu.kernels.config import LaunchConfig
+from pipeline.gpu.kernels.config import LaunchConfig, find_config
 from pipeline.gpu.kernels.seen import seen_tiles, tile_entries, what_is_seen
 from pipeline.gpu.kernels.stored_tile import head_blocks, load_tile, load_token_scales
 from pipeline.gpu.kernels.variant import ModelShape, Variant
@@ -204,10 +204,10 @@ def attention_decode(
 ) -> None:
     """Write attention of the rows with one query to their tokens of out; see api.Ops.attention for window.
 
-    Launches on one device must follow one another: they share counters.
+    Launches on one stream share counters.
     """
     _check(q, cache, inputs, out)
-    config = config or default_config(cache.head_dim, cache.kv_dtype)
+    config = config or config_for(q, cache)
     num_rows, max_blocks = inputs.block_tables.shape
     num_heads, num_kv_heads = q.shape[1], cache.num_kv_heads
     k, v = cache.kv
@@ -237,12 +237,16 @@ def _scratch(q: Tensor, num_rows: int, max_splits: int, num_parts: int, has_mass
         partial=new(max_splits > 1, max_splits, num_heads, head_dim),
         lse=new(max_splits > 1 or has_mass, max_splits, num_heads),
         weights=new(has_mass, num_heads, num_parts),
-        arrived=_counters(q.device) if max_splits > 1 else None,
+        arrived=_counters(q.device, _stream(q.device)) if max_splits > 1 else None,
     )
 
 
+def _stream(device: torch.device) -> int:
+    return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+
+
 @once
-def _counters(device: torch.device) -> Tensor:
+def _counters(device: torch.device, stream: int) -> Tensor:
     return torch.zeros(MAX_COUNTERS, dtype=torch.int32, device=device)
 
 
@@ -261,6 +265,13 @@ def _check(q: Tensor, cache: Cache, inputs: StepInputs, out: Tensor) -> None:
         raise ValueError(f"block_size {cache.block_size} is no power of two")
     if len(inputs.context_lens) * cache.num_kv_heads > MAX_COUNTERS:
         raise ValueError(f"{len(inputs.context_lens)} rows of {cache.num_kv_heads} heads are too many")
+
+
+def config_for(q: Tensor, cache: Cache) -> LaunchConfig:
+    """As the GPU's file says."""
+    features = {"head_dim": cache.head_dim, "kv_dtype": cache.kv_dtype}
+    default = default_config(cache.head_dim, cache.kv_dtype)
+    return find_config("attention_decode", default, q.device, **features)
 
 
 def default_config(head_dim: int, kv_dtype: KvDtype) -> LaunchConfig:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from pipeline.errors import ConfigError
 from pipeline.gpu.kernels.variant import ModelShape, Variant
 
-KERNELS = ("activation", "norm")
+KERNELS = ("attention_decode", "norm", "activation", "rope_kv")
 """Each with `variants(shape)`."""
 
 

@@ -44,7 +44,7 @@ class Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.when.items() <= features.items()
 
 
-class GpuConfigs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class GpuConfigs(msgspec.Struct, forbid_unknown_fields=True):
     """Those of one kind of GPU."""
 
     gpu: str
@@ -60,6 +60,11 @@ class GpuConfigs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def find(self, kernel: str, features: Mapping[str, Feature]) -> LaunchConfig | None:
         fitting = [setting for setting in self.kernels.get(kernel, []) if setting.fits(features)]
         return max(fitting, key=lambda setting: len(setting.when)).config if fitting else None
+
+    def put(self, kernel: str, setting: Setting) -> None:
+        """In the place of one for the same launches."""
+        others = [each for each in self.kernels.get(kernel, []) if each.when != setting.when]
+        self.kernels[kernel] = [*others, setting]
 
 
 def find_config(
@@ -111,6 +116,14 @@ def read(path: Path) -> GpuConfigs:
         return msgspec.json.decode(path.read_bytes(), type=GpuConfigs)
     except (OSError, msgspec.DecodeError) as error:
         raise ConfigError(f"{path} is no file of launch configurations: {error}") from error
+
+
+def save(path: Path, configs: GpuConfigs) -> None:
+    """In the place of what is there. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(".draft")
+    draft.write_bytes(msgspec.json.format(msgspec.json.encode(configs)) + b"\n")
+    draft.replace(path)
 
 
 def saved_path(name: str) -> Path:

@@ -1,14 +1,13 @@
 """Reading keys, or values, out of a paged cache (kernels.cache) inside a kernel; no kernel of its own.
 
-Codes of int8, fp8 and int4 are widened by integer operations and one addition or product in fp32, for a
-conversion of integers has a fraction of their rate, and GPUs before sm_89 have none of e4m3. What int8 and
-fp8 give is the code, exact in bf16: a token's scale belongs to its score, or its probability. What int4 gives
-has its scales in it, and is rounded to the dtype of the product as in reference.attention.
+What int8 and fp8 give is the code, exact in bf16: a token's scale belongs to its score, or its probability.
+What int4 gives has its scales in it, and is rounded to the dtype of the product as in reference.attention.
 """
 
 import triton
 import triton.language as tl
 
+from pipeline.gpu.kernels.widen import widen_e4m3, widen_int8, widen_nibble
 from pipeline.gpu.kv.dtype import GROUP
 
 SCALE_GROUP = tl.constexpr(GROUP)
@@ -41,9 +40,9 @@ def load_tile(
     mask = is_read[:, None] if D == WIDTH else is_read[:, None] & (column < D)[None, :]
     tile = tl.load(stored + at[:, None] + column[None, :], mask=mask, other=0)
     if KV == "int8":
-        return _widen_int8(tile).to(like.dtype)
+        return widen_int8(tile).to(like.dtype)
     if KV == "fp8":
-        return _widen_e4m3(tile).to(like.dtype)
+        return widen_e4m3(tile).to(like.dtype)
     return tile.to(like.dtype)
 
 
@@ -52,20 +51,6 @@ def load_token_scales(scales, blocks, entries, is_read, D: tl.constexpr, BLOCK_S
     """[entries] fp32 of int8 and fp8, by which a token's score, or its probability, is to be multiplied."""
     at = blocks * (BLOCK_SIZE * (D + 2) // 2) + BLOCK_SIZE * D // 2 + entries % BLOCK_SIZE
     return tl.load(scales + at, mask=is_read, other=0.0).to(tl.float32)
-
-
-@triton.jit
-def _widen_int8(tile):
-    # 2^23 + 128 + code as the bits of a float; uint8 -> fp32
-    bits = (tile.to(tl.int32) ^ 0x80) | 0x4B000000
-    return bits.to(tl.float32, bitcast=True) - 8388736.0
-
-
-@triton.jit
-def _widen_e4m3(tile):
-    # sign and magnitude where fp32 has them, of an exponent that counts from another zero; uint8 -> fp32
-    bits = (tile.to(tl.int8, bitcast=True).to(tl.int32) << 20) & -0x78100000
-    return bits.to(tl.float32, bitcast=True) * 1.329227995784916e36  # 2^120
 
 
 @triton.jit
@@ -80,16 +65,10 @@ def _load_int4(
     at = blocks * block_stride + place * (D // 2)
     mask = is_read[:, None] if D == WIDTH else is_read[:, None] & (column < D // 2)[None, :]
     pairs = tl.load(stored + at[:, None] + column[None, :], mask=mask, other=0x88).to(tl.int32)
-    codes = tl.interleave(_widen_nibble(pairs & 15), _widen_nibble(pairs >> 4))
+    codes = tl.interleave(widen_nibble(pairs & 15), widen_nibble(pairs >> 4)) - 136.0
     group = tl.arange(0, WIDTH // SCALE_GROUP)
     at = blocks * (block_stride // 2) + BLOCK_SIZE * (D // 4) + place * num_scales
     mask = is_read[:, None] & (group < num_scales)[None, :]
     scale = tl.load(scales + at[:, None] + group[None, :], mask=mask, other=0.0).to(tl.float32)
     groups = codes.reshape(codes.shape[0], WIDTH // SCALE_GROUP, SCALE_GROUP)
     return (groups * scale[:, :, None]).reshape(codes.shape[0], WIDTH)
-
-
-@triton.jit
-def _widen_nibble(nibble):
-    # 2^23 + 8 + code as the bits of a float; int32 -> fp32
-    return (nibble | 0x4B000000).to(tl.float32, bitcast=True) - 8388616.0

@@ -9,11 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 import msgspec
+import torch
 from triton.errors import TritonError
 
 from pipeline.errors import StagelineError
-from pipeline.gpu.kernels.config import LaunchConfig, Setting
+from pipeline.gpu.kernels.config import LaunchConfig, Setting, find_config
 from pipeline.gpu.kernels.timing import Timer, median_ms
+from pipeline.gpu.kernels.variant import ModelShape
+from pipeline.gpu.kernels.workloads.suite import Sizes, build
 from pipeline.gpu.kernels.workloads.workload import Workload
 
 MAX_WARPS, MAX_STAGES = 16, 6
@@ -22,6 +25,13 @@ MIN_GAIN = 0.03
 
 Cost: TypeAlias = Callable[[LaunchConfig], float]
 """Smaller is better; infinite: cannot be."""
+
+
+class Task(NamedTuple):
+    """A kernel of a model, to be tuned."""
+
+    kernel: str
+    shape: ModelShape
 
 
 class Tuned(NamedTuple):
@@ -36,6 +46,18 @@ class Tuned(NamedTuple):
     def gain(self) -> float:
         """Of the time, as a share."""
         return 1 - self.cost / self.first_cost
+
+
+def tune_task(task: Task, sizes: Sizes, device: torch.device, timer: Timer) -> tuple[Tuned, Setting | None]:
+    """-> what was found, and what is worth saving: None where what there was is as good.
+
+    Raises StagelineError where the kernel gives another result than torch.
+    """
+    workloads = build(task.kernel, task.shape, sizes, device)
+    first = workloads[0]
+    start = find_config(task.kernel, first.default, device, **first.features)
+    tuned = tune(workloads, start, timer)
+    return tuned, as_setting(workloads, tuned)
 
 
 def climb(start: LaunchConfig, cost: Cost) -> Tuned:

@@ -18,6 +18,10 @@ from pipeline.telemetry.perfetto import Recorded, chrome_trace
 ENDPOINTS = (
     "POST /v1/completions",
     "POST /v1/chat/completions",
+    "GET /v1/requests/{id}",
+    "DELETE /v1/requests/{id}",
+    "POST /tokenize",
+    "POST /detokenize",
     "GET /v1/stream (websocket)",
     "GET /v1/models",
     "GET /v1/models/{id}",

@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from pipeline.core.reasoning import ReasoningTags
+
 Port = Annotated[int, Meta(ge=0, le=65_535)]
 Count = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(gt=0, le=3600)]
@@ -43,6 +45,8 @@ class IngressOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tls_cert: str | None = None
     tls_key: str | None = None
     """Files in PEM: the chain, and its private key. With both, the port speaks TLS 1.2 or 1.3 only."""
+    reasoning: ReasoningTags | None = None
+    """Between which tags the model thinks aloud: what is there comes apart from the answer."""
     cors_origins: tuple[str, ...] = ()
     """Of web pages that may ask from a browser, such as "https://chat.example"; "*": all."""
     access_log: bool = False

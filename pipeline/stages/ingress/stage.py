@@ -10,7 +10,7 @@ from pipeline.checkpoint.card import ModelCard
 from pipeline.core.keys import KeyRing
 from pipeline.core.wire import SERVER_ERROR, Limits
 from pipeline.errors import ConfigError, RequestError
-from pipeline.messages import Cancel, GenerateRequest, Open
+from pipeline.messages import Cancel, GenerateRequest, Open, TokenCall
 from pipeline.runtime.stage import Stage, StageContext
 from pipeline.stages.ingress.about import About
 from pipeline.stages.ingress.access_log import access_log
@@ -22,6 +22,8 @@ from pipeline.stages.ingress.intake import Intake
 from pipeline.stages.ingress.options import IngressOptions
 from pipeline.stages.ingress.replies import quiet_logger, replies
 from pipeline.stages.ingress.site import Site, is_loopback, tls_context
+from pipeline.stages.ingress.timeline import TimelineDoor
+from pipeline.stages.ingress.tokens import TokenDoor
 from pipeline.stages.ingress.websocket import WebsocketDoor
 from pipeline.telemetry import Telemetry
 
@@ -37,7 +39,7 @@ class Ingress(Stage[Never, IngressOptions]):
 
     Options = IngressOptions
     takes = ()
-    gives = (GenerateRequest, Open, Cancel)
+    gives = (GenerateRequest, TokenCall, Open, Cancel)
 
     def __init__(self, ctx: StageContext, options: IngressOptions) -> None:
         super().__init__(ctx, options)
@@ -49,6 +51,8 @@ class Ingress(Stage[Never, IngressOptions]):
         self._cors = Cors(options.cors_origins)
         self._tls = tls_context(options.tls_cert, options.tls_key)
         self._http = HttpDoor(self._intake, limits, options, ctx.clock)
+        self._timeline = TimelineDoor(ctx, self._intake, self._http.instance)
+        self._tokens = TokenDoor(ctx, limits, options)
         self._websocket = WebsocketDoor(self._intake, limits, options, self._cors, ctx.clock)
         health = Health(self._intake, options.health_timeout_s, ctx.clock)
         self._about = About(ctx, self._intake, limits, health)
@@ -121,6 +125,10 @@ class Ingress(Stage[Never, IngressOptions]):
         app.on_response_prepare.append(self._cors.add_headers)
         app.router.add_post("/v1/completions", self._http.completions)
         app.router.add_post("/v1/chat/completions", self._http.chat)
+        app.router.add_get("/v1/requests/{id}", self._timeline.show)
+        app.router.add_delete("/v1/requests/{id}", self._timeline.cancel)
+        app.router.add_post("/tokenize", self._tokens.tokenize)
+        app.router.add_post("/detokenize", self._tokens.detokenize)
         app.router.add_get("/v1/stream", self._websocket.serve, allow_head=False)
         app.router.add_get("/v1/models", about.models)
         app.router.add_get("/v1/models/{id:.+}", about.model)
@@ -140,4 +148,6 @@ def _limits(card: ModelCard, options: IngressOptions) -> Limits:
         model=card.name,
         max_model_len=options.max_model_len or card.architecture.max_position,
         vocab_size=card.architecture.vocab_size,
+        defaults=card.generation,
+        reasoning=options.reasoning,
     )

@@ -26,7 +26,7 @@ from pipeline.errors import RequestError
 from pipeline.messages import Completion
 from pipeline.stages.ingress.authentication import PRINCIPAL
 from pipeline.stages.ingress.cors import Cors
-from pipeline.stages.ingress.intake import DRAINING, Intake, LiveRequest
+from pipeline.stages.ingress.intake import DRAINING, Arrival, Intake, LiveRequest
 from pipeline.stages.ingress.options import IngressOptions
 from pipeline.stages.ingress.patience import until_read
 from pipeline.stages.ingress.replies import traceparent_of
@@ -182,7 +182,7 @@ class WebsocketDoor:
         def build(request_id: int) -> SocketRequest:
             return SocketRequest(self._intake, request_id, socket, frame.id, timings=wanted.timings)
 
-        live = self._intake.submit(wanted, arrived_ns, build, principal, traceparent)
+        live = self._intake.submit(wanted, Arrival(arrived_ns, principal, traceparent), build)
         socket.live[frame.id] = live
         live.accept()
 

@@ -9,7 +9,7 @@ from pipeline.runtime.testing import ManualClock
 from pipeline.stages.detokenize import Detokenize
 from tests.text_world import World, tokens
 
-NONE, STOP, LENGTH, CANCELLED, ERROR = FinishReason
+NONE, STOP, LENGTH, CANCELLED, ERROR, _ = FinishReason
 
 
 def started(*request_ids: int, stop: tuple[str, ...] = ()) -> tuple[Started, ...]:

@@ -5,8 +5,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pipeline.gpu.api import StepInputs
-from pipeline.gpu.kernels.attention_decode import attention_decode
-from pipeline.gpu.kernels.attention_prefill import attention_prefill
+from pipeline.gpu.kernels import attention_decode, attention_prefill
 from pipeline.gpu.kernels.cache import Cache
 from pipeline.gpu.kernels.config import LaunchConfig
 from pipeline.gpu.kernels.variant import ModelShape
@@ -47,17 +46,25 @@ class _Attention:
         return Workload(
             kernel,
             f"{self.shape.name} {self.shape.kv_dtype} {sizes}",
+            self.default(),
+            {"head_dim": self.shape.head_dim, "kv_dtype": self.shape.kv_dtype},
             self.run,
             self.error,
             num_bytes=self._num_bytes(),
             num_flops=self._num_flops(),
-            features={"head_dim": self.shape.head_dim, "kv_dtype": self.shape.kv_dtype},
             rival=self.rival() if self.num_queries in (1, self.context) else None,
             tolerance=TOLERANCE,
         )
 
+    def default(self) -> LaunchConfig:
+        shape = self.shape
+        if self.num_queries == 1:
+            return attention_decode.default_config(shape.head_dim, shape.kv_dtype)
+        return attention_prefill.default_config(shape.head_dim, shape.kv_dtype)
+
     def run(self, config: LaunchConfig | None) -> None:
-        launch = attention_decode if self.num_queries == 1 else attention_prefill
+        is_decode = self.num_queries == 1
+        launch = attention_decode.attention_decode if is_decode else attention_prefill.attention_prefill
         launch(self.q, self.cache, self.inputs, self.out, self.scale, config=config)
 
     def error(self, config: LaunchConfig | None) -> float:

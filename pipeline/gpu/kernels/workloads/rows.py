@@ -29,10 +29,11 @@ def add_norm(shape: ModelShape, num_tokens: int, device: torch.device) -> Worklo
     return Workload(
         "norm",
         f"add_norm {shape.name} {num_tokens}",
+        norm.DEFAULT,
+        {"width": shape.hidden_size},
         lambda config: norm.add_rms_norm(x, residual, weight, EPS, config),
         error,
         num_bytes=4 * BF16_BYTES * x.numel(),
-        features={"width": shape.hidden_size},
     )
 
 
@@ -47,10 +48,11 @@ def gate(shape: ModelShape, num_tokens: int, device: torch.device) -> Workload:
     return Workload(
         "activation",
         f"silu_and_mul {shape.name} {num_tokens}",
+        activation.DEFAULT,
+        {"width": shape.intermediate_size},
         lambda config: activation.silu_and_mul(gate_up, config),
         error,
         num_bytes=3 * BF16_BYTES * num_tokens * shape.intermediate_size,
-        features={"width": shape.intermediate_size},
     )
 
 
@@ -81,10 +83,11 @@ def rope(shape: ModelShape, num_tokens: int, device: torch.device) -> Workload:
     return Workload(
         "rope_kv",
         f"rope_kv {shape.name} {shape.kv_dtype} {num_tokens}",
+        rope_kv.DEFAULT,
+        {"head_dim": shape.head_dim, "kv_dtype": shape.kv_dtype},
         run,
         error,
         num_bytes=num_tokens * (stored + moved + 4 * shape.head_dim),
-        features={"head_dim": shape.head_dim, "kv_dtype": shape.kv_dtype},
         tolerance=QUANTISED_TOLERANCE.get(shape.kv_dtype, 1e-2),
     )
 

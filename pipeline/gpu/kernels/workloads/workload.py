@@ -1,7 +1,7 @@
 """What one launch of a kernel is to do, whether it did, and what it moves and computes."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
@@ -19,16 +19,18 @@ class Workload:
     kernel: str
     """As kernels.catalogue calls it."""
     name: str
+    default: LaunchConfig
+    """The kernel's own, which find_config may better; and"""
+    features: Mapping[str, Feature]
+    """what the launcher asks it for."""
     run: Run
-    """Launch it, over and over if need be; the default configuration of None is the kernel's own."""
+    """Launch it, over and over if need be; None: as the launcher does by itself."""
     error: Callable[[LaunchConfig | None], float]
     """Launch it once on inputs of its own; -> relative_error of what it wrote."""
     num_bytes: int
     """Read and written, once each."""
     num_flops: int = 0
     """Of matrix products."""
-    features: Mapping[str, Feature] = field(default_factory=dict)
-    """What the launcher asks find_config for."""
     rival: Callable[[], object] | None = None
     """The same by torch, over contiguous inputs."""
     tolerance: float = 1e-2
