@@ -1,10 +1,21 @@
 """StepPlan to tensors: positions, cache slots, tables and columns, against the obvious loops."""
 
+import dataclasses
+import random
+import tracemalloc
+from typing import Any
+
+import msgspec
+import pytest
 import torch
+from torch import Tensor
 
 from pipeline.gpu.device import Device, HostDevice
+from pipeline.gpu.graphs import GraphShape, graph_shapes
 from pipeline.gpu.inputs import PreparedStep, SlotTable
 from pipeline.messages import NO_TOKEN, Admitted, SamplingParams, StepPlan
+from tests.gpu.recording_device import RecordingDevice
+from tests.gpu.test_graphs import graphs_of
 
 BLOCK = 4
 
@@ -95,3 +106,114 @@ def test_an_admitted_sequence_brings_its_sampling_and_takes_the_slot_over() -> N
     step = prepare(slots, plan_of([(2, 0, 1, True)], [1], [(2, 0, 1)], [Admitted(2, second, 0)]))
     assert (step.rows.temperature.item(), step.rows.top_k.item(), step.rows.seed.item()) == (0.0, 0, 5)
     assert step.inputs.block_tables.tolist() == [[1]]
+
+
+def test_a_step_for_a_graph_is_filled_up_with_rows_that_are_empty() -> None:
+    slots = table()
+    prepare(
+        slots, plan_of([(1, 0, 5, True), (2, 0, 1, True)], [1] * 6, [(1, 0, 30), (1, 1, 11), (2, 0, 9)], [])
+    )
+    graphs = graphs_of([GraphShape(4, 3)])
+    plan = plan_of([(1, 5, 1, True), (2, 1, 1, True)], [NO_TOKEN, 7], [], [])
+    step = slots.prepare(plan, graphs)
+    inputs = step.inputs
+    assert step.shape == (4, 3) and inputs.max_queries == 1
+    assert inputs.token_ids.tolist() == [NO_TOKEN, 7, 0, 0] and step.token_slots.tolist() == [1, 2, 0, 0]
+    assert inputs.positions.tolist() == [5, 1, 0, 0]
+    assert inputs.slot_mapping.tolist() == [11 * BLOCK + 1, 9 * BLOCK + 1, -1, -1]
+    assert inputs.query_start.tolist() == [0, 1, 2, 3, 4] and inputs.logits_rows.tolist() == [0, 1, 2, 3]
+    assert inputs.context_lens.tolist() == [6, 2, 0, 0]
+    assert inputs.block_tables.tolist() == [[30, 11, 0], [9, 0, 0], [0, 0, 0], [0, 0, 0]]
+    assert step.sample_slots.tolist() == [1, 2] and step.rows.position.tolist() == [5, 1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"samples": [True, False]},
+        {"num_tokens": [1, 2], "token_ids": [1, 2, 3]},
+        {"admitted": [Admitted(2, SamplingParams(), 0, sinks=4, window=8)]},
+        {"admitted": [Admitted(1, SamplingParams(), 0, is_weighed=True)]},
+        {"num_computed": [5, 13]},
+    ],
+)
+def test_what_is_no_plain_decode_step_fits_no_graph(change: dict[str, Any]) -> None:
+    plan = plan_of([(1, 5, 1, True), (2, 1, 1, True)], [4, 7], [(1, 0, 30), (1, 1, 11), (2, 0, 9)], [])
+    graphs = graphs_of([GraphShape(2, 3)])
+    assert table().prepare(plan, graphs).shape == (2, 3)
+    assert table().prepare(msgspec.structs.replace(plan, **change), graphs).shape is None
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_device_with_memory_of_its_own_gets_the_same_values(seed: int) -> None:
+    rng, device = random.Random(seed), RecordingDevice()
+    here, there = table(), table(device)
+    graphs = graphs_of(graph_shapes(4, 8))
+    for _ in range(12):
+        plan = random_plan(rng)
+        expected = here.prepare(plan, graphs)
+        here.send(expected)
+        with device.active():
+            step = there.prepare(plan, graphs)
+            there.send(step)
+            there.guard(device.finish([]))
+        assert values_of(step) == values_of(expected)
+        sampled = torch.randint(100, expected.sample_slots.shape)
+        for slots, each in ((here, expected), (there, step)):
+            slots.remember(each, sampled)
+
+
+def random_plan(rng: random.Random) -> StepPlan:
+    """Rows of prompts, of decode, or mixed; some are new, see a window, or have rules."""
+    some = sorted(rng.sample(range(4), rng.randint(1, 4)))
+    is_decode = rng.random() < 0.5
+    rows = [
+        (s, rng.randint(0, 20), 1 if is_decode else rng.randint(1, 8), is_decode or rng.random() < 0.7)
+        for s in some
+    ]
+    token_ids = [rng.choice([NO_TOKEN, rng.randrange(100)]) for *_, count, _ in rows for _ in range(count)]
+    blocks = [(slot, column, rng.randrange(50)) for slot in some for column in range(8)]
+    kinds: list[dict[str, Any]] = [
+        {},
+        {"min_p": 0.1},
+        {"logit_bias": ((3, 1.0),), "allowed_token_ids": tuple(range(50))},
+    ]
+    admitted = [
+        Admitted(
+            slot,
+            SamplingParams(seed=rng.randrange(2**60), **rng.choice(kinds)),
+            0,
+            window=rng.choice([0, 0, 8]),
+        )
+        for slot in some
+        if rng.random() < 0.3
+    ]
+    return plan_of(rows, token_ids, blocks, admitted)
+
+
+def values_of(part: Any) -> Any:
+    """Of a prepared step: its tensors as lists."""
+    if isinstance(part, Tensor):
+        return part.tolist()
+    if dataclasses.is_dataclass(part):
+        return {f.name: values_of(getattr(part, f.name)) for f in dataclasses.fields(part)}
+    return [values_of(each) for each in part] if isinstance(part, tuple) else part
+
+
+@pytest.mark.parametrize("device", [HostDevice(), RecordingDevice()])
+def test_what_a_step_allocates_does_not_go_by_its_rows(device: Device) -> None:
+    slots = SlotTable(64, 8, BLOCK, vocab_size=100, device=device, max_num_tokens=64)
+
+    def num_allocated(num_rows: int) -> int:
+        rows = [(slot, 5, 1, True) for slot in range(num_rows)]
+        plan = plan_of(rows, [NO_TOKEN] * num_rows, [], [])
+        slots.prepare(plan)  # the first makes what is kept
+        tracemalloc.start()
+        step = slots.prepare(plan)
+        count = sum(each.count for each in tracemalloc.take_snapshot().statistics("filename"))
+        tracemalloc.stop()
+        assert len(step.sample_slots) == num_rows
+        return count
+
+    few, many = num_allocated(2), num_allocated(64)
+    assert many <= few + 8 and many < 250
