@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 AT_ONCE = 16
-"""Rows that are sorted at a time: each takes some 40 bytes a token of the vocabulary."""
+"""Rows that are worked on at a time, so that what it takes does not grow with the step: sorting takes some 40
+bytes a token of the vocabulary, each row."""
 ANY = -1
 """In bad_prefixes: any token. In tails: there is none yet, which no prefix asks for."""
 
@@ -63,60 +64,79 @@ class LogitRules:
     """[M] fp32; 0 is off."""
 
     def apply(self, logits: Tensor, temperature: Tensor) -> Tensor:
-        """[M, V] fp32, which may be overwritten, [M] -> [M, V] fp32."""
-        logits = self.allow(logits)
+        """[M, V] fp32, which is overwritten, [M] -> [M, V] fp32."""
+        self.allow(logits)
         logits = self.ban(logits)
-        if self.counted_at is not None:
-            logits[self.counted_at] = self._penalised(logits[self.counted_at])
+        self.penalise(logits)
         if self.typical_p is not None:
-            parts = (torch.split(each, AT_ONCE) for each in (logits, temperature, self.typical_p))
-            logits = torch.cat([keep_typical(*part) for part in zip(*parts, strict=True)])
-        return logits if self.min_p is None else keep_probable(logits, temperature, self.min_p)
+            keep_typical(logits, temperature, self.typical_p)
+        if self.min_p is not None:
+            keep_probable(logits, temperature, self.min_p)
+        return logits
 
-    def allow(self, logits: Tensor) -> Tensor:
+    def allow(self, logits: Tensor) -> None:
         """Only what `mask` allows is left of [M, V]."""
-        if self.mask is None:
-            return logits
-        return logits.masked_fill(~_bits(self.mask, logits.shape[1]), -torch.inf)
+        if self.mask is not None:
+            for part, mask in zip(torch.split(logits, AT_ONCE), torch.split(self.mask, AT_ONCE), strict=True):
+                part.masked_fill_(~_bits(mask, logits.shape[1]), -torch.inf)
 
     def ban(self, logits: Tensor) -> Tensor:
         """Bias and bans on [M, V]. Where they leave nothing, those of the row are not heeded: a grammar may
         allow the end alone before min_tokens.
         """
-        allowed = logits
+        if self.bias_at is None and self.bad_at is None:
+            return logits
+        allowed = logits if self.mask is None else logits.clone()
         if self.bias_at is not None:
             assert self.bias_ids is not None and self.biases is not None
-            logits = logits.index_put((self.bias_at, self.bias_ids), self.biases, accumulate=True)
+            logits.index_put_((self.bias_at, self.bias_ids), self.biases, accumulate=True)
         if self.bad_at is not None:
-            logits = self._without_bad(logits)
+            self._ban_bad(logits)
         if self.mask is None:
             return logits
         is_empty = torch.isneginf(logits.amax(-1, keepdim=True))
         return torch.where(is_empty, allowed, logits)
 
-    def _without_bad(self, logits: Tensor) -> Tensor:
+    def _ban_bad(self, logits: Tensor) -> None:
         assert self.bad_places is not None and self.bad_prefixes is not None
         assert self.bad_at is not None and self.bad_ids is not None and self.tails is not None
         is_next = (self.bad_prefixes == ANY) | (self.bad_prefixes == self.tails[self.bad_places])
         ban = torch.where(is_next.all(-1), -torch.inf, 0.0)
-        return logits.index_put((self.bad_at, self.bad_ids), ban, accumulate=True)
+        logits.index_put_((self.bad_at, self.bad_ids), ban, accumulate=True)
 
-    def _penalised(self, logits: Tensor) -> Tensor:
+    def penalise(self, logits: Tensor) -> None:
+        """Repetition, frequency and presence, on [M, V]."""
+        if self.counted_at is None:
+            return
         assert self.counts is not None and self.places is not None
         assert self.repetition is not None and self.frequency is not None and self.presence is not None
-        counts = self.counts[self.places]
-        repetition = self.repetition[:, None]
-        repeated = torch.where(logits > 0, logits / repetition, logits * repetition)
-        logits = torch.where(counts > 0, repeated, logits)
-        num_output = counts >> 1
-        logits = logits - self.frequency[:, None] * num_output
-        return logits - self.presence[:, None] * (num_output > 0)
+        columns = (self.counted_at, self.places, self.repetition, self.frequency, self.presence)
+        for part in zip(*(torch.split(each, AT_ONCE) for each in columns), strict=True):
+            at, places, *penalties = part
+            logits[at] = penalised(logits[at], self.counts[places], *(each[:, None] for each in penalties))
 
 
-def keep_typical(logits: Tensor, temperature: Tensor, typical_p: Tensor) -> Tensor:
-    """[M, V], [M], [M]: of the tokens in order of (distance of their surprise from the mean one, id) the
-    fewest with mass typical_p (Meister et al. 2023), of the distribution at the row's temperature. Sorts.
+def penalised(
+    logits: Tensor, counts: Tensor, repetition: Tensor, frequency: Tensor, presence: Tensor
+) -> Tensor:
+    """[N, V], [N, V] as gpu.seen_tokens has them, [N, 1] each -> [N, V]."""
+    repeated = torch.where(logits > 0, logits / repetition, logits * repetition)
+    logits = torch.where(counts > 0, repeated, logits)
+    num_output = counts >> 1
+    logits -= frequency * num_output
+    logits -= presence * (num_output > 0)
+    return logits
+
+
+def keep_typical(logits: Tensor, temperature: Tensor, typical_p: Tensor) -> None:
+    """[M, V], in place, [M], [M]: of the tokens in order of (distance of their surprise from the mean one, id)
+    the fewest with mass typical_p (Meister et al. 2023), of the distribution at the row's temperature. Sorts.
     """
+    for part in zip(*(torch.split(each, AT_ONCE) for each in (logits, temperature, typical_p)), strict=True):
+        _keep_typical(*part)
+
+
+def _keep_typical(logits: Tensor, temperature: Tensor, typical_p: Tensor) -> None:
     log_probs = torch.log_softmax(_scaled(logits, temperature), -1)
     probs = log_probs.exp()
     mean = -(probs * log_probs).nansum(-1, keepdim=True)  # 0 * -inf of what is out
@@ -127,13 +147,13 @@ def keep_typical(logits: Tensor, temperature: Tensor, typical_p: Tensor) -> Tens
     ranks = torch.arange(order.shape[1], device=order.device)
     is_out = torch.zeros_like(logits, dtype=torch.bool)
     is_out.scatter_(-1, order, ~is_off & (ranks >= num_kept))
-    return logits.masked_fill(is_out, -torch.inf)
+    logits.masked_fill_(is_out, -torch.inf)
 
 
-def keep_probable(logits: Tensor, temperature: Tensor, min_p: Tensor) -> Tensor:
-    """[M, V], [M], [M]: tokens with at least min_p of the best one's probability (Nguyen et al. 2024)."""
+def keep_probable(logits: Tensor, temperature: Tensor, min_p: Tensor) -> None:
+    """[M, V], in place, [M], [M]: tokens with at least min_p of the best one's probability (Nguyen et al. 2024)."""
     depth = torch.where((min_p > 0) & (temperature > 0), -temperature * min_p.log(), torch.inf)
-    return logits.masked_fill(logits < (logits.amax(-1) - depth)[:, None], -torch.inf)
+    logits.masked_fill_(logits < (logits.amax(-1) - depth)[:, None], -torch.inf)
 
 
 def _scaled(logits: Tensor, temperature: Tensor) -> Tensor:

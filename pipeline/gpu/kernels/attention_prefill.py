@@ -198,9 +198,9 @@ def attention_prefill(
     window: int = 0,
     config: LaunchConfig | None = None,
 ) -> Tensor | None:
-    """Write attention of the rows with several queries to their tokens of out; window: see api.Ops.attention.
+    """Attention of the rows with several queries, to their tokens of out; for window see api.Ops.attention.
 
-    """Attention of the rows with several queries, written to their tokens of out; window: api.Ops.attention.
+    Returns, where inputs.mass is given, what attention_mass needs: the logarithm of what their softmax
     is divided by, [T, H] fp32, undefined of other tokens.
     """
     config = config or config_for(q, cache)
