@@ -7,7 +7,10 @@ import torch
 
 from pipeline.gpu.kernels.variant import ModelShape
 from pipeline.gpu.kernels.workloads.attention import decode, prefill
+from pipeline.gpu.kernels.workloads.choices import sample
+from pipeline.gpu.kernels.workloads.copies import copy
 from pipeline.gpu.kernels.workloads.rows import add_norm, gate, rope
+from pipeline.gpu.kernels.workloads.weights import int4, int8
 from pipeline.gpu.kernels.workloads.workload import Workload
 
 
@@ -50,8 +53,14 @@ BUILDERS: Mapping[str, Builder] = {
     "norm": _by_tokens(add_norm),
     "activation": _by_tokens(gate),
     "rope_kv": _by_tokens(rope),
+    "sampling": _by_tokens(sample),
+    "linear_int8": _by_tokens(int8),
+    "linear_int4": _by_tokens(int4),
+    "block_copy": _by_tokens(copy),
 }
 """By kernel."""
+TUNABLE = ("attention_decode", "attention_prefill", "norm", "activation", "rope_kv", "sampling")
+"""Those that ask find_config."""
 
 
 def build(kernel: str, shape: ModelShape, sizes: Sizes, device: torch.device) -> list[Workload]:
