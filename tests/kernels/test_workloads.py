@@ -5,7 +5,7 @@ import torch
 
 from tests.kernels.isolated import isolated
 
-BY_KV = ["attention_decode", "attention_prefill", "rope_kv", "block_copy"]
+BY_KV = ["attention_decode", "attention_prefill", "attention_mass", "rope_kv", "block_copy"]
 OTHERS = ["norm", "activation", "sampling", "linear_int8", "linear_int4"]
 CASES = [(kernel, kv_dtype) for kernel in BY_KV for kv_dtype in ("bf16", "int8")] + [
     (kernel, "bf16") for kernel in OTHERS
