@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         print(as_text(rows))
     faults = [fault for row in rows for fault in row.faults()]
     for fault in faults:
-        progress.print(fault, highlight=False, style="red")
+        progress.print(fault, highlight=False, style="red", soft_wrap=True)
     seconds = sum(row.usage.compile_s for row in rows)
     progress.print(f"{len(rows)} compiled in {seconds:.0f} s, {len(faults)} worse than they are to be")
     return 1 if faults else 0

@@ -5,11 +5,14 @@ import torch
 
 from tests.kernels.isolated import isolated
 
-KERNELS = ["attention_decode", "attention_prefill", "norm", "activation", "rope_kv"]
+BY_KV = ["attention_decode", "attention_prefill", "attention_mass", "rope_kv", "block_copy"]
+OTHERS = ["norm", "activation", "sampling", "linear_int8", "linear_int4"]
+CASES = [(kernel, kv_dtype) for kernel in BY_KV for kv_dtype in ("bf16", "int8")] + [
+    (kernel, "bf16") for kernel in OTHERS
+]
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("kv_dtype", ["bf16", "int8"])
+@pytest.mark.parametrize(("kernel", "kv_dtype"), CASES)
 @isolated
 def test_right(kernel: str, kv_dtype: str) -> None:
     from pipeline.gpu.kernels.variant import ModelShape

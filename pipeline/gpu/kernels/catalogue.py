@@ -2,12 +2,25 @@
 
 import importlib
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
 from pipeline.errors import ConfigError
+from pipeline.gpu.kernels.config import packaged_for
 from pipeline.gpu.kernels.variant import ModelShape, Variant
 
-KERNELS = ("attention_decode", "norm", "activation", "rope_kv")
+KERNELS = (
+    "attention_decode",
+    "attention_prefill",
+    "attention_mass",
+    "rope_kv",
+    "norm",
+    "activation",
+    "linear_int8",
+    "linear_int4",
+    "sampling",
+    "block_copy",
+)
 """Each with `variants(shape)`."""
 
 
@@ -34,6 +47,20 @@ class Entry(NamedTuple):
                 each.config,
             )
         )
+
+
+def configured(entry: Entry, arch: int) -> Entry:
+    """As GPUs of that architecture launch it by the files that come with the program, where they say so.
+
+    Those files are asked for head_dim and kv_dtype: of a kernel that does not go by them they say nothing.
+    """
+    variant, packaged = entry.variant, packaged_for("", arch)
+    features = {"head_dim": variant.constants.get("D", 0), "kv_dtype": variant.constants.get("KV", "")}
+    config = packaged.find(entry.module, features) if packaged else None
+    if config is None:
+        return entry
+    constants = {**variant.constants, **config.constants}
+    return entry._replace(variant=replace(variant, config=config, constants=constants))
 
 
 def entries(shapes: Iterable[ModelShape], kernels: Iterable[str] = KERNELS) -> list[Entry]:

@@ -7,7 +7,7 @@ from concurrent.futures import ProcessPoolExecutor
 import msgspec
 
 from pipeline.gpu.kernels.aot import Usage, compile_variant, occupancy, regressions
-from pipeline.gpu.kernels.catalogue import Entry, variants_of
+from pipeline.gpu.kernels.catalogue import Entry, configured, variants_of
 from pipeline.gpu.kernels.variant import ModelShape
 
 COLUMNS = (
@@ -64,6 +64,8 @@ def check(entries: list[Entry], archs: Iterable[int], num_processes: int = 1) ->
 
 
 def check_one(entry: Entry, arch: int) -> Row:
+    """As it is launched on a GPU of that architecture."""
+    entry = configured(entry, arch)
     usage = compile_variant(entry.variant, arch)
     return Row(
         entry.module,
