@@ -26,3 +26,12 @@ def test_right(kernel: str, kv_dtype: str) -> None:
         assert workload.num_bytes > 0
         if workload.rival:
             workload.rival()
+
+
+def test_what_an_error_is() -> None:
+    from pipeline.gpu.kernels.workloads.workload import relative_error
+
+    expected = torch.tensor([1.0, -4.0])
+    assert relative_error(torch.tensor([1.0, -3.0]), expected) == 0.25
+    assert relative_error(torch.tensor([torch.nan, -4.0]), expected) == torch.inf
+    assert relative_error(expected, torch.zeros(2)) == torch.inf
