@@ -82,9 +82,9 @@ def opener(words: bytes, num_workers: int) -> Callable[[], ScriptedRunner]:
     return open_runner
 
 
-def factory(script: Script, *, is_process: bool = True) -> RunnerFactory:
+def factory(script: Script, *, is_process: bool = True, num_workers: int = 1) -> RunnerFactory:
     """Both placements of the same."""
     words = msgspec.msgpack.encode(script)
-    open_runner: Callable[[], Any] = opener(words, 1)
-    spec = RunnerSpec("tests.fake_process:opener", words)
+    open_runner: Callable[[], Any] = opener(words, num_workers)
+    spec = RunnerSpec("tests.fake_process:opener", words, num_workers)
     return RunnerFactory(open_runner, process=spec if is_process else None)

@@ -26,9 +26,9 @@ NUM_STREAMS = 20
 
 @asynccontextmanager
 async def started(
-    card: ModelCard, script: Script, toml: str = "", *, is_process: bool = True
+    card: ModelCard, script: Script, toml: str = "", *, is_process: bool = True, num_workers: int = 1
 ) -> AsyncIterator[tuple[Server, aiohttp.ClientSession]]:
-    runner = factory(script, is_process=is_process)
+    runner = factory(script, is_process=is_process, num_workers=num_workers)
     async with serving(card, toml=toml, runner=runner) as server, aiohttp.ClientSession() as session:
         yield server, session
 
@@ -119,6 +119,25 @@ def test_a_runner_that_raises(
             if fault == "memory":
                 limit = server.scheduler._limit.num_tokens
                 assert limit == CAPACITY.max_num_batched_tokens // 4
+            await session.close()
+            await server.rest()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_process", [False, True])
+def test_two_workers_are_lost_together(fake_card: ModelCard, tmp_path: Path, is_process: bool) -> None:
+    """One of them raises, in the middle of a step of the other."""
+
+    async def main() -> None:
+        faults = tmp_path / "faults"
+        faults.write_text("\n" * 30 + "memory\n" + "\n" * 5)
+        script = Script(step_s=STEP_S, faults=str(faults))
+        toml = 'stages.schedule.options.separation = "split"'
+        world = started(fake_card, script, toml, is_process=is_process, num_workers=2)
+        async with world as (server, session):
+            assert await all_streams(session, server.url) == [expected(k) for k in range(NUM_STREAMS)]
+            assert await metric(session, server.url, "device_out_of_memory_total") == 1
             await session.close()
             await server.rest()
 
