@@ -99,6 +99,10 @@ class Device(Protocol):
 
     def move(self, moves: Any) -> None: ...
 
+    def condemn(self) -> bool:
+        """It answers no more, and the next `open` is to start anew. False: a thread cannot be ended."""
+        ...
+
     @property
     def pid(self) -> int:
         """Of its process; 0: it has none of its own."""
@@ -240,6 +244,9 @@ class ThreadDevice:
     def move(self, moves: Any) -> None:
         assert self._mover is not None, "who has no disk is asked for no moves"
         self._mover.submit(moves)
+
+    def condemn(self) -> bool:
+        return False
 
     async def close(self) -> None:
         workers, self._workers = self._workers, []

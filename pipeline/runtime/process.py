@@ -91,6 +91,11 @@ class ProcessDevice:
         if self._child is not None:
             self._child.send(moves)
 
+    def condemn(self) -> bool:
+        if self._child is not None:
+            self._child.can_go_on = False
+        return True
+
     async def close(self) -> None:
         child, self._child = self._child, None
         if child is not None:

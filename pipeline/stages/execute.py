@@ -22,8 +22,9 @@ from pipeline.messages import (
     StepPlan,
 )
 from pipeline.runtime.bridge import Device, Listener, RunnerFactory, ThreadDevice
-from pipeline.runtime.process import ProcessDevice
+from pipeline.runtime.process import DeviceDied, ProcessDevice
 from pipeline.runtime.stage import Stage, StageContext
+from pipeline.runtime.watchdog import Watchdog
 from pipeline.telemetry import Telemetry
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -36,6 +37,9 @@ class ExecuteOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """and so often steps may find no memory, each time followed by smaller ones;"""
     restart_window_s: Annotated[float, msgspec.Meta(gt=0)] = 600.0
     """within this time. One more ends the server."""
+    step_timeout_s: Annotated[float, msgspec.Meta(ge=0)] = 120.0
+    """A step that takes longer is a fault of the process of the device workers; 0: none is. Threads are not
+    watched, for they cannot be ended."""
 
 
 class DeviceFailed(Message, frozen=True):
@@ -81,6 +85,7 @@ class Execute(Stage[Any, ExecuteOptions]):
         window_ns = int(options.restart_window_s * 1e9)
         self._restarts = Budget(options.max_restarts, window_ns)
         self._shortages = Budget(options.max_out_of_memory, window_ns)
+        self._watchdog = Watchdog(options.step_timeout_s, self._overdue)
         self._is_open = False
         self._last_void_step = 0
         self._results: deque[StepHandle] = deque()
@@ -94,6 +99,7 @@ class Execute(Stage[Any, ExecuteOptions]):
             if isinstance(message, StepPlan):
                 if self._is_open and message.step_id > self._last_void_step:
                     self._device.submit(message.worker, message)
+                    self._watchdog.begin(message.step_id)
             elif isinstance(message, DiskMoves):
                 if self._is_open:
                     self._device.move(message)
@@ -104,13 +110,19 @@ class Execute(Stage[Any, ExecuteOptions]):
                 self._lose(message.error)
 
     async def stop(self) -> None:
+        self._watchdog.clear()
         await self._device.close()
 
     # Lost, and opened again -----------------------------------------------------------------
 
+    def _overdue(self) -> None:
+        if self._device.condemn():
+            self._failed(DeviceDied(f"a step has not ended within {self.options.step_timeout_s:g} s"))
+
     def _failed(self, error: BaseException) -> None:
         if self._is_open:  # else that is known
             self._is_open = False
+            self._watchdog.clear()
             self.ctx.inbox.post(DeviceFailed(error))
 
     def _lose(self, error: BaseException) -> None:
@@ -155,6 +167,7 @@ class Execute(Stage[Any, ExecuteOptions]):
     # What the device says -------------------------------------------------------------------
 
     def _launched(self, handle: StepHandle) -> None:
+        self._watchdog.end(handle.plan.step_id)
         if self._is_open and handle.plan.step_id > self._last_void_step:
             self._results.append(handle)
             self._pass_on()

@@ -125,6 +125,22 @@ def test_a_runner_that_raises(
     asyncio.run(main())
 
 
+def test_a_process_that_hangs_is_replaced(fake_card: ModelCard) -> None:
+    async def main() -> None:
+        toml = "stages.execute.options.step_timeout_s = 0.5"
+        async with started(fake_card, Script(step_s=STEP_S), toml) as (server, session):
+            pid = server.pipeline.telemetry.worker.pid
+            answers = asyncio.create_task(all_streams(session, server.url))
+            await server.steps(25)
+            os.kill(pid, signal.SIGSTOP)
+            error = (await until_up(session, server.url, 503))["error"]
+            assert "has not ended within 0.5 s" in error["message"]
+            assert await answers == [expected(seed) for seed in range(NUM_STREAMS)]
+            assert server.pipeline.telemetry.worker.pid != pid
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("is_process", [False, True])
 def test_two_workers_are_lost_together(fake_card: ModelCard, tmp_path: Path, is_process: bool) -> None:
     """One of them raises, in the middle of a step of the other."""
