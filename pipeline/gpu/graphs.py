@@ -18,6 +18,9 @@ MIN_COLUMNS = 32
 WIDER = 4
 """Tables are cut at max_blocks, a quarter of it, ...: what a wide table costs a kernel is programs that end
 at once."""
+MAX_TABLE = 2**18
+"""Rows times columns that are captured at most: a MiB to copy for each step, and the memory that decode
+attention works in goes by it. Only a step of many rows, one of them very long, is larger."""
 LOG_EVERY_NS = 5_000_000_000
 
 
@@ -27,6 +30,10 @@ class GraphShape(NamedTuple):
     num_rows: int
     num_columns: int
     """Of its block tables."""
+
+    @property
+    def table_size(self) -> int:
+        return self.num_rows * self.num_columns
 
 
 class Budget(NamedTuple):
@@ -73,7 +80,9 @@ def graph_shapes(max_rows: int, max_columns: int) -> list[GraphShape]:
     rows to many. So where a budget ends, it is the large steps, which gain least, that go without.
     """
     shapes = [GraphShape(rows, columns) for rows in _rows(max_rows) for columns in _columns(max_columns)]
-    return [shapes[-1], *shapes[:-1]]
+    shapes = [shape for shape in shapes if shape.table_size <= MAX_TABLE]
+    largest = max(shapes, key=lambda shape: shape.table_size)
+    return [largest, *(shape for shape in shapes if shape != largest)]
 
 
 @dataclass(frozen=True)

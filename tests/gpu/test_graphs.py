@@ -9,11 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pipeline.gpu.graphs import Budget, DecodeGraphs, GraphPlan, GraphShape, graph_shapes
+from pipeline.gpu.graphs import MAX_TABLE, WIDER, Budget, DecodeGraphs, GraphPlan, GraphShape, graph_shapes
 from tests.gpu.recording_device import RecordedGraph, RecordingDevice
 
 PLENTY = Budget(10**9, 10**12)
 SIZES = st.tuples(st.integers(1, 300), st.integers(1, 9000))
+
+
+def size(shape: GraphShape) -> int:
+    return shape.num_rows * shape.num_columns
 
 
 def graphs_of(shapes: list[GraphShape]) -> DecodeGraphs:
@@ -26,11 +30,14 @@ def graphs_of(shapes: list[GraphShape]) -> DecodeGraphs:
 @given(most=SIZES, data=st.data())
 def test_every_step_has_a_graph_that_is_not_much_larger(most: tuple[int, int], data: st.DataObject) -> None:
     shapes = graph_shapes(*most)
-    assert shapes[0] == most and len(set(shapes)) == len(shapes)
+    assert len(set(shapes)) == len(shapes) and max(map(size, shapes)) == size(shapes[0]) <= MAX_TABLE
     assert shapes[1:] == sorted(shapes[1:]), "from few rows to many"
     num_rows, num_columns = data.draw(st.integers(1, most[0])), data.draw(st.integers(1, most[1]))
     shape = graphs_of(shapes).fit(num_rows, num_columns)
-    assert shape is not None and shape.num_rows >= num_rows and shape.num_columns >= num_columns
+    if shape is None:
+        assert 2 * num_rows * WIDER * num_columns > MAX_TABLE, "many rows, and one of them long"
+        return
+    assert shape.num_rows >= num_rows and shape.num_columns >= num_columns
     assert shape.num_rows <= 2 * num_rows
     assert not any(
         num_rows <= other.num_rows and num_columns <= other.num_columns and other < shape for other in shapes
