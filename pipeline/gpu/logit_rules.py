@@ -129,10 +129,11 @@ def penalised(
 
 
 def keep_typical(logits: Tensor, temperature: Tensor, typical_p: Tensor) -> None:
-    """[M, V], in place, [M], [M]: of the tokens in order of (distance of their surprise from the mean one, id)
+    """[M, V], in place, [M], [M]: of the tokens in order of (distance of their surprise from the mean, id)
     the fewest with mass typical_p (Meister et al. 2023), of the distribution at the row's temperature. Sorts.
     """
-    for part in zip(*(torch.split(each, AT_ONCE) for each in (logits, temperature, typical_p)), strict=True):
+    columns = (logits, temperature, typical_p)
+    for part in zip(*(torch.split(each, AT_ONCE) for each in columns), strict=True):
         _keep_typical(*part)
 
 
@@ -151,7 +152,7 @@ def _keep_typical(logits: Tensor, temperature: Tensor, typical_p: Tensor) -> Non
 
 
 def keep_probable(logits: Tensor, temperature: Tensor, min_p: Tensor) -> None:
-    """[M, V], in place, [M], [M]: tokens with at least min_p of the best one's probability (Nguyen et al. 2024)."""
+    """[M, V], in place, [M], [M]: tokens with min_p of the best one's probability (Nguyen et al. 2024)."""
     depth = torch.where((min_p > 0) & (temperature > 0), -temperature * min_p.log(), torch.inf)
     logits.masked_fill_(logits < (logits.amax(-1) - depth)[:, None], -torch.inf)
 

@@ -15,9 +15,9 @@ class SamplingParams(Message, frozen=True):
     """How one request's tokens are chosen. Checked at the door (core.wire), trusted from there on.
 
     What is done to a row's logits, in this order (that of vLLM's V1 sampler, vllm/v1/sample/sampler.py, with
-    typical_p last as in Hugging Face transformers): allowed_token_ids, bad words, min_tokens and logit_bias;
-    repetition, then frequency and presence penalties; greedy rows take the best of that. Then temperature,
-    min_p, top_k, top_p, typical_p, each of the distribution that the ones before it leave.
+    typical_p before the other filters as in llama.cpp): allowed_token_ids, bad words, min_tokens and
+    logit_bias; repetition, then frequency and presence penalties; greedy rows take the best of that. Then
+    temperature, typical_p, min_p, top_k, top_p, each of the distribution that the ones before it leave.
     """
 
     max_tokens: int | None = None

@@ -7,7 +7,10 @@ page and then a page that faults too, is filled with a pattern, and looked at wh
 import ctypes
 import math
 import mmap
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -39,6 +42,19 @@ def poisoned(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     span = torch.frombuffer(memory, dtype=torch.uint8, count=num_bytes, offset=PAGE + margin)
     tensor = span.view(dtype).view(shape)
     return tensor.fill_(math.nan) if dtype.is_floating_point else tensor
+
+
+@contextmanager
+def poisoned_outputs() -> Iterator[None]:
+    """What a launcher allocates with torch.empty is poisoned."""
+
+    def empty(*sizes: int | tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+        shape = sizes[0] if isinstance(sizes[0], tuple) else sizes
+        return poisoned(shape, dtype)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "empty", empty)
+        yield
 
 
 def _forbid(address: int) -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pipeline.gpu.reference.ops import TorchOps
-from tests.kernels.guarded import guarded
+from tests.kernels.guarded import guarded, poisoned_outputs
 from tests.kernels.isolated import isolated
 
 
@@ -18,7 +18,8 @@ def test_gate(rows: int, width: int, dtype: str, name: str) -> None:
     generator = torch.Generator().manual_seed(rows)
     x = (4 * torch.randn(rows, 2 * width, generator=generator)).to(getattr(torch, dtype))
     x[0, :4] = torch.tensor([-1e4, 1e4, 0.0, -90.0])
-    got = getattr(activation, name)(guarded(x))
+    with poisoned_outputs():
+        got = getattr(activation, name)(guarded(x))
     expected = getattr(TorchOps(torch.device("cpu"), 16, "bf16"), name)(x)
     assert got.shape == (rows, width) and got.dtype == x.dtype
     rtol = 2**-7 if dtype == "bfloat16" else 1e-5

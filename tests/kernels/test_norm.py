@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from pipeline.gpu.reference.ops import TorchOps
-from tests.kernels.guarded import guarded
+from tests.kernels.guarded import guarded, poisoned_outputs
 from tests.kernels.isolated import isolated
 
 EPS = 1e-5
@@ -34,11 +34,13 @@ def test_norm(rows: int, width: int, dtype: str, weight_dtype: str) -> None:
     from pipeline.gpu.kernels.norm import add_rms_norm, rms_norm
 
     x, weight = random(rows, width, dtype=dtype, seed=1), random(width, dtype=weight_dtype, seed=2)
-    assert_close(rms_norm(guarded(x), guarded(weight), EPS), reference().rms_norm(x, weight, EPS))
     residual, change = random(rows, width, dtype=dtype, seed=3), guarded(x)
     kept = guarded(residual)
-    got = add_rms_norm(change, kept, guarded(weight), EPS)
-    assert_close(got, reference().add_rms_norm(x, residual, weight, EPS))
+    with poisoned_outputs():
+        alone = rms_norm(guarded(x), guarded(weight), EPS)
+        added = add_rms_norm(change, kept, guarded(weight), EPS)
+    assert_close(alone, reference().rms_norm(x, weight, EPS))
+    assert_close(added, reference().add_rms_norm(x, residual, weight, EPS))
     assert kept.equal(residual) and change.equal(x)
 
 
@@ -50,7 +52,8 @@ def test_heads_in_the_middle_of_a_row(head_dim: int) -> None:
     qkv = random(5, 7 * head_dim, dtype="bfloat16", seed=4)
     weight = random(head_dim, dtype="bfloat16", seed=5)
     heads = guarded(qkv).view(5, 7, head_dim)[:, 3:6]
-    got = rms_norm(heads, guarded(weight), EPS)
+    with poisoned_outputs():
+        got = rms_norm(heads, guarded(weight), EPS)
     assert_close(got, reference().rms_norm(qkv.view(5, 7, head_dim)[:, 3:6], weight, EPS))
 
 

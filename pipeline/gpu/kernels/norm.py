@@ -141,5 +141,5 @@ def _variant(name: str, weight: str, constants: dict[str, int | bool]) -> Varian
         constants=constants,
         aligned=frozenset((*pointers, *strides)),
         config=DEFAULT,
-        max_registers=128,  # two programs of 8 warps fill a multiprocessor's 64 Ki registers
+        max_registers=64,  # four programs of 8 warps fill a multiprocessor's 64 Ki registers
     )

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from pipeline.gpu.api import KvFormat, LayerKv, Linear, Rotation, StepInputs
 from pipeline.gpu.kernels.activation import gelu_and_mul, silu_and_mul
 from pipeline.gpu.kernels.attention_decode import attention_decode
+from pipeline.gpu.kernels.attention_mass import attention_mass
 from pipeline.gpu.kernels.attention_prefill import attention_prefill
 from pipeline.gpu.kernels.cache import KV_BLOCK_DIM, Cache, kv_format
 from pipeline.gpu.kernels.linear_int8 import Int8Linear
@@ -67,8 +68,6 @@ class TritonOps:
         if plan.max_queries != 1:
             lse = attention_prefill(q, cache, plan, out, scale, window)
             if lse is not None:
-                from pipeline.gpu.kernels.attention_mass import attention_mass
-
                 attention_mass(q, cache, plan, lse, scale, window)
         return out.flatten(1)
 

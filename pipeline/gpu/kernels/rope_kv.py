@@ -188,6 +188,6 @@ def variants(shape: ModelShape) -> list[Variant]:
             constants=_constants(*sizes, DEFAULT),
             aligned=frozenset((*pointers, *strides)),
             config=DEFAULT,
-            max_registers=128,  # eight programs of 2 warps on 16 Ki registers
+            max_registers=80,  # twelve programs of 2 warps, 24 warps, fill a multiprocessor's 64 Ki registers
         )
     ]
