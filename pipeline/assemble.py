@@ -16,9 +16,11 @@ from pipeline.core.import_path import resolve
 from pipeline.core.policies import SchedulingOptions, make_policies
 from pipeline.core.roles import SEPARATIONS, Role
 from pipeline.errors import ConfigError
-from pipeline.gpu.options import RunnerOptions
+from pipeline.gpu.opening import OPENER, RunnerWords, opener
+from pipeline.gpu.options import RunnerOptions, placement_of
 from pipeline.messages import DeviceReady, SamplingParams
 from pipeline.runtime.bridge import RunnerFactory
+from pipeline.runtime.frames import RunnerSpec
 from pipeline.runtime.inbox import Inbox
 from pipeline.runtime.stage import Outlet, Stage, StageContext
 from pipeline.runtime.supervisor import AnyStage, Supervisor
@@ -170,28 +172,17 @@ def device_options(config: Config) -> RunnerOptions:
 
 def runner_factory(blueprint: Blueprint, card: ModelCard) -> RunnerFactory:
     """The runner of config, with the device half of the sample stage. Opening it imports torch."""
-    options = _share_cores(device_options(blueprint.config), num_workers(blueprint))
+    config, workers = blueprint.config, num_workers(blueprint)
+    options = _share_cores(device_options(config), workers)
     sample, sample_options = blueprint.classes["sample"], blueprint.options["sample"]
-    opened: list[Any] = []
-
-    def open_runner() -> Any:
-        from pipeline.gpu.runner import load_runner
-
-        if opened:
-            return opened[0].fork()
-        origin = f"{sample.__module__}:{sample.__qualname__}.device_op"
-        sampling_op = resolve(origin, getattr(sample, "device_op", ""))
-        opened.append(
-            load_runner(
-                card,
-                options,
-                sampling_op=lambda: sampling_op(sample_options),
-                num_workers=num_workers(blueprint),
-            )
-        )
-        return opened[0]
-
-    return RunnerFactory(open_runner)
+    spec: RunnerSpec | None = None
+    if placement_of(options) == "process":
+        card = msgspec.structs.replace(card, tokenizer_json="", chat_template=None)
+        words = RunnerWords(card, options, config.stages["sample"].use, msgspec.to_builtins(sample_options))
+        server = config.server
+        spec = RunnerSpec(OPENER, words.encoded(), workers, server.log_level, server.log_format)
+    open_runner: Callable[[], Any] = opener(card, options, sample, sample_options, workers)
+    return RunnerFactory(open_runner, process=spec)
 
 
 def num_workers(blueprint: Blueprint) -> int:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from pipeline.messages import (
     Cancel,
+    DeviceLost,
     DeviceReady,
     DiskMoved,
     DiskMoves,
@@ -19,6 +20,7 @@ from pipeline.messages import (
     Open,
     Pause,
     Rejected,
+    Reopen,
     Resume,
     SampledBatch,
     StepHandle,
@@ -89,9 +91,11 @@ _ALL_LINKS = (
     Link("tokenize", "schedule", Rejected, Lane.CONTROL),
     Link("schedule", "execute", StepPlan),
     Link("schedule", "execute", DiskMoves, Lane.CONTROL),
+    Link("schedule", "execute", Reopen, Lane.CONTROL),
     Link("schedule", "detokenize", TokenBatch),
     Link("schedule", "stream", Rejected, Lane.CONTROL),
     Link("execute", "schedule", DeviceReady, Lane.CONTROL),
+    Link("execute", "schedule", DeviceLost, Lane.CONTROL),
     Link("execute", "schedule", DiskMoved, Lane.CONTROL),
     Link("execute", "sample", StepHandle),
     Link("sample", "schedule", SampledBatch, Lane.CONTROL),

@@ -1,6 +1,7 @@
 """Whether the kernels do on this GPU what plain torch does: each by itself, then a whole model."""
 
 from collections.abc import Iterator
+from typing import TypeAlias
 
 import torch
 
@@ -12,15 +13,28 @@ from pipeline.gpu.kernels.variant import ModelShape
 from pipeline.gpu.kernels.workloads.suite import BUILDERS, CHECKED, TINY, build
 from pipeline.gpu.kv.dtype import KvDtype
 
-MODELS_BY_KV: dict[str, tuple[KvDtype, ...]] = {
+Kinds: TypeAlias = dict[str, tuple[KvDtype, ...]]
+"""Models, and what their keys and values are stored as."""
+
+ATTENTION: Kinds = {
     "Llama-3.1-8B": ("bf16", "int8", "fp8", "int4"),
     "Llama-3.2-1B": ("bf16", "int8"),
     "Gemma-3-1B": ("bf16", "int8"),
     "Qwen2.5-0.5B": ("bf16",),
     "SmolLM2-135M": ("bf16",),
 }
-"""Every head dim, several group sizes; a compilation is seconds, so not every pair."""
-GO_BY_KV = ("attention_decode", "attention_prefill", "rope_kv")
+"""Every head dim and several group sizes; each is a compilation of seconds."""
+CACHE: Kinds = {"Llama-3.1-8B": ("bf16", "int8", "fp8", "int4"), "Gemma-3-1B": ("bf16", "int8")}
+WEIGHED: Kinds = {"Llama-3.1-8B": ("bf16", "int8"), "Gemma-3-1B": ("bf16",)}
+OTHERS: Kinds = {"Llama-3.1-8B": ("bf16",), "Gemma-3-1B": ("bf16",)}
+KINDS = {
+    "attention_decode": ATTENTION,
+    "attention_prefill": ATTENTION,
+    "attention_mass": WEIGHED,
+    "rope_kv": CACHE,
+    "block_copy": CACHE,
+}
+"""Of the kernels that are not as OTHERS."""
 TINY_SHAPE = ModelShape("tiny", 4, 2, 32, 64, 96, 128)
 
 
@@ -35,12 +49,8 @@ def run(bench: Bench) -> Iterator[Row]:
 def _shapes(bench: Bench, kernel: str) -> list[ModelShape]:
     if bench.is_tiny:
         return [TINY_SHAPE]
-    num_kinds = None if kernel in GO_BY_KV else 1
-    return [
-        MODELS[name]._replace(kv_dtype=kv_dtype)
-        for name, kv_dtypes in MODELS_BY_KV.items()
-        for kv_dtype in kv_dtypes[:num_kinds]
-    ]
+    kinds = KINDS.get(kernel, OTHERS)
+    return [MODELS[name]._replace(kv_dtype=each) for name, kv_dtypes in kinds.items() for each in kv_dtypes]
 
 
 def _row(bench: Bench, kernel: str, shape: ModelShape) -> Row:

@@ -1,7 +1,8 @@
 """Random models of known shapes in a runner, and steps of them."""
 
+import time
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -118,11 +119,23 @@ def greedy(runner: Runner, num_steps: int) -> list[int]:
     return found
 
 
-def decode(runner: Runner, num_rows: int, context: int, num_steps: int) -> list[StepHandle]:
+class Decoded(NamedTuple):
+    """Steps that are done."""
+
+    handles: list[StepHandle]
+    launch_s: list[float]
+    """What the host took to launch each."""
+
+
+def decode(runner: Runner, num_rows: int, context: int, num_steps: int) -> Decoded:
     """Steps of rows whose context is there already, whatever its contents; two are in flight at a time."""
-    handles = [runner.launch(plan(0, num_rows, context, [1]))]
-    for step in range(1, num_steps):
-        handles.append(runner.launch(plan(step, num_rows, context + step, [NO_TOKEN])))
-        handles[-2].token_ids_sync()
-    handles[-1].token_ids_sync()
-    return handles
+    done = Decoded([], [])
+    for step in range(num_steps):
+        each = plan(step, num_rows, context + step, [NO_TOKEN] if step else [1])
+        begin = time.perf_counter()
+        done.handles.append(runner.launch(each))
+        done.launch_s.append(time.perf_counter() - begin)
+        if step:
+            done.handles[-2].token_ids_sync()
+    done.handles[-1].token_ids_sync()
+    return done

@@ -60,13 +60,16 @@ def _row(bench: Bench, runner: Runner, model: str, num_rows: int, has_graphs: bo
     num_steps, context = (2, 20) if bench.is_tiny else (48, CONTEXT)
     decode(runner, num_rows, context, 1 if bench.is_tiny else WARM_UP_STEPS)
     begin = time.perf_counter()
-    handles = decode(runner, num_rows, context, num_steps)
+    done = decode(runner, num_rows, context, num_steps)
     step_s = (time.perf_counter() - begin) / num_steps
-    gap = _gap(handles)
+    gap, launch_ms = _gap(done.handles), 1e3 * statistics.median(done.launch_s)
+    share = _floor_s(bench, model, num_rows, context) / step_s
     values = {"tokens_per_s": num_rows / step_s, "step_ms": 1e3 * step_s, "gap": gap}
-    values["share"] = _floor_s(bench, model, num_rows, context) / step_s
-    result = f"{num_rows / step_s:9,.0f} tok/s, {1e3 * step_s:7.2f} ms a step"
-    result += f" = {values['share']:4.0%} of memory's floor, host gap {gap:5.1%}"
+    values |= {"share": share, "launch_ms": launch_ms}
+    result = (
+        f"{num_rows / step_s:9,.0f} tok/s, {1e3 * step_s:7.2f} ms a step = {share:4.0%} of memory's floor,"
+        f" {launch_ms:.2f} ms to launch, host gap {gap:5.1%}"
+    )
     is_held = model == "8B" and has_graphs and not bench.is_tiny
     name = f"{model} x {num_rows}, {'graphs' if has_graphs else 'kernel by kernel'}"
     target = f"gap {GAP_TARGET:.0%}" if is_held else ""
@@ -75,10 +78,8 @@ def _row(bench: Bench, runner: Runner, model: str, num_rows: int, has_graphs: bo
 
 def _gap(handles: list[StepHandle]) -> float:
     """Of the time from one step's begin to the next one's, the share in which the device ran neither."""
-    shares = [
-        max(0, later.begin_ns - earlier.end_ns) / max(1, later.begin_ns - earlier.begin_ns)
-        for earlier, later in pairwise(handles)
-    ]
+    spans = [(handle.begin_ns, handle.end_ns) for handle in handles]  # to be asked for in order
+    shares = [max(0, later - end) / max(1, later - begin) for (begin, end), (later, _) in pairwise(spans)]
     return statistics.median(shares)
 
 

@@ -10,7 +10,9 @@ from bench.checks.rows import Row
 from pipeline.gpu.kernels.shapes import MODELS
 from pipeline.gpu.kernels.variant import ModelShape
 from pipeline.gpu.kernels.workloads.attention import decode, prefill
+from pipeline.gpu.kernels.workloads.choices import sample
 from pipeline.gpu.kernels.workloads.rows import add_norm, gate, rope
+from pipeline.gpu.kernels.workloads.weights import int4, int8
 from pipeline.gpu.kernels.workloads.workload import Workload
 
 DECODE_TARGET, PREFILL_TARGET = 0.88, 0.65
@@ -25,8 +27,9 @@ def run(bench: Bench) -> Iterator[Row]:
         yield from _attention(bench, shape)
     for shape in _shapes(bench):
         for tokens in (3,) if bench.is_tiny else (64, 4096):
-            for build in (add_norm, gate, rope):
+            for build in (add_norm, gate, rope, int8, int4):
                 yield _row(bench, build(shape, tokens, bench.device), None)
+        yield _row(bench, sample(shape, 4 if bench.is_tiny else 256, bench.device), None)
 
 
 def _shapes(bench: Bench) -> list[ModelShape]:
@@ -52,7 +55,7 @@ def _row(bench: Bench, workload: Workload, target: float | None) -> Row:
     result = f"{ms:9.4f} ms = {floor / ms:4.0%} of the floor"
     if workload.rival is not None:
         values["rival_ms"] = bench.median_ms(workload.rival)
-        result += f", {values['rival_ms'] / ms:.2f} x SDPA"
+        result += f", {values['rival_ms'] / ms:.2f} x torch"
     if bench.device.type == "cuda":
         torch.cuda.empty_cache()
     ok = bench.is_tiny or target is None or floor / ms >= target

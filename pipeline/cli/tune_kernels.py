@@ -12,12 +12,11 @@ from rich.progress import track
 
 from pipeline.cli import Commands
 from pipeline.errors import ConfigError
-from pipeline.gpu.kernels.catalogue import check_names
 from pipeline.gpu.kernels.config import GpuConfigs, read, save, saved_path
 from pipeline.gpu.kernels.shapes import MODELS, find_shapes
 from pipeline.gpu.kernels.timing import EventTimer, Timer
 from pipeline.gpu.kernels.tuning import Task, Tuned, tune_task
-from pipeline.gpu.kernels.workloads.suite import BUILDERS, TUNED, Sizes
+from pipeline.gpu.kernels.workloads.suite import TUNABLE, TUNED, Sizes
 from pipeline.gpu.kv.dtype import KvDtype
 
 
@@ -30,7 +29,7 @@ def register(commands: Commands) -> None:
     parser.add_argument(
         "--model", nargs="+", default=["Llama-3.1-8B"], metavar="SHAPE", help="shapes to tune for"
     )
-    parser.add_argument("--kernel", nargs="+", default=list(BUILDERS), choices=BUILDERS, help="default: all")
+    parser.add_argument("--kernel", nargs="+", default=list(TUNABLE), choices=TUNABLE, help="default: all")
     parser.add_argument("--kv-dtype", nargs="+", default=["bf16"], choices=get_args(KvDtype))
     parser.add_argument("--out", type=Path, metavar="FILE", help="default: what this GPU is run by")
     parser.set_defaults(run=run)
@@ -43,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     device = torch.device("cuda")
     name = torch.cuda.get_device_name(device)
     shapes = find_shapes(args.model, tuple(args.kv_dtype))
-    work = [Task(kernel, shape) for kernel in check_names(args.kernel) for shape in shapes]
+    work = [Task(kernel, shape) for kernel in args.kernel for shape in shapes]
     tune_all(work, args.out or saved_path(name), name, TUNED, device, EventTimer(device))
     return 0
 

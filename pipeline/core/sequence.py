@@ -112,6 +112,15 @@ class Sequence:
         """It is not to be admitted now."""
         return self.is_paused or self.is_fetching
 
+    def lose(self) -> None:
+        """Nothing is left of what the device had of it: all its known tokens are to be computed again."""
+        self.epoch += self.slot >= 0
+        self.slot, self.blocks, self.dropped_cols = -1, [], []
+        self.num_computed = self.num_dropped = self.num_told = 0
+        self.num_tokens = len(self.token_ids)
+        self.is_asking = False
+        self.prefix = Prefix()
+
     def num_to_compute(self) -> int:
         """Tokens to catch up. 0 once the steps in flight already yield its last token.
 

@@ -15,6 +15,8 @@ class RunnerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """auto is bfloat16."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto is cuda where there is one."""
+    placement: Literal["auto", "thread", "process"] = "auto"
+    """Where the device workers live: see runtime.bridge and runtime.process."""
     backend: Literal["auto", "host", "triton", "torch"] = "auto"
     """host: the C++ kernels of gpu.host, on the CPU; triton: those of gpu.kernels, on CUDA, or on the CPU in
     Triton's interpreter, to check them. auto is host on the CPU, triton on CUDA, and torch where they cannot
@@ -55,3 +57,8 @@ class RunnerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """seconds that capturing them may take. Large steps that are not captured run kernel by kernel."""
     num_threads: Count | None = None
     """CPU threads; None is what trial steps run best with (host), or one a core (torch)."""
+
+
+def placement_of(options: RunnerOptions) -> Literal["thread", "process"]:
+    """Where the device workers live. auto: docs/decisions/0026-where-the-device-worker-lives.md."""
+    return "process" if options.placement == "auto" else options.placement

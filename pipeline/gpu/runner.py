@@ -3,6 +3,7 @@
 Called from one thread, its device worker's. It knows no stages and no requests, only slots and blocks.
 """
 
+import gc
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -133,6 +134,17 @@ class Runner:
         )
         runner.capture_graphs()
         return runner
+
+    def renew(self) -> DeviceReady:
+        """Go on after a launch that raised, with what it took given back. All sequences will be admitted
+        anew, which replaces what their slots held. What is on disk is told anew.
+        """
+        gc.collect()
+        if self._capacity.device == "cuda":
+            torch.cuda.empty_cache()
+        if self.mover is not None:
+            self._capacity = replace(self._capacity, disk=self.mover.renew())
+        return self._capacity
 
     def close(self) -> None:
         """Let the cache go. Idempotent; no launch may follow."""

@@ -128,7 +128,7 @@ class ClearPins(Message, frozen=True):
 
 
 class DeviceReady(Message, frozen=True):
-    """execute -> schedule, control lane, once at start: what the device can hold."""
+    """execute -> schedule, control lane, at start and after each DeviceLost: what the device can hold."""
 
     num_blocks: int
     block_size: int
@@ -141,6 +141,22 @@ class DeviceReady(Message, frozen=True):
     """KV blocks that host memory holds, and what copying one there takes, or back; 0: not known."""
     block_bytes: int = 0
     disk: DiskReady | None = None
+
+
+class DeviceLost(Message, frozen=True):
+    """execute -> schedule, control lane: nothing that the device held counts any more. It is opened again
+    once Reopen has come; then there is a DeviceReady.
+    """
+
+    reason: str
+    is_out_of_memory: bool = False
+    """A step was too large for it."""
+
+
+class Reopen(Message, frozen=True):
+    """schedule -> execute, control lane, the answer to DeviceLost: all planned so far is forgotten."""
+
+    last_step_id: int
 
 
 class Timings(Message, frozen=True):

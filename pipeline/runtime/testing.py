@@ -85,6 +85,9 @@ class FakeRunner:
         ]
         return FakeHandle(plan, token_ids, begin_ns, self._clock())
 
+    def renew(self) -> DeviceReady:
+        return self.capacity
+
     def close(self) -> None:
         return None
 

@@ -116,7 +116,7 @@ def test_a_row_has_the_same_bits_among_others_and_on_any_grid() -> None:
             step.launch()
             assert before is None or step.out.equal(before)
     assert others.out[0].equal(alone.out[0])
-    assert not attention_decode._counters(alone.q.device).any()
+    assert not attention_decode._counters(alone.q.device, 0).any()
 
 
 @isolated

@@ -11,7 +11,7 @@ from pipeline.gpu.kv.dtype import KvDtype
 from tests.kernels.isolated import isolated
 from tests.kernels.prefilling import EXACT, MODELS, Case, Row, Step, any_case, parts
 
-WINDOWS = [Row(5, 60, 3, 7), Row(33, 33, 0, 5), Row(2, 90, 10, 20), Row(40, 90, 20, 33), Row(17, 99, 64, 1)]
+WINDOWS = [Row(5, 60, 3, 7), Row(33, 33, 0, 5), Row(2, 90, 10, 20), Row(17, 99, 64, 1), Row(36, 70, 20, 33)]
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -44,16 +44,16 @@ def test_block_sizes_at_their_boundaries(block_size: int) -> None:
     Step(Case(rows, 2, 1, block_size=block_size)).check()
 
 
-@pytest.mark.parametrize("num_queries", [15, 16, 17, 31, 32, 33])
+@pytest.mark.parametrize("num_queries", [15, 16, 17, 33])
 @isolated
 def test_tiles_at_their_boundaries(num_queries: int) -> None:
-    rows = [Row(num_queries, num_queries), Row(num_queries, num_queries + 32)]
+    rows = [Row(num_queries, num_queries + 16)]
     Step(Case(rows, 2, 1, tile_rows=32, tile_keys=16)).check()
 
 
 @isolated
 def test_windows_and_sinks_of_rows_and_layers() -> None:
-    case = Case(WINDOWS, 3, 1, has_windows=True)
+    case = Case(WINDOWS, 2, 1, has_windows=True)
     Step(case).check()
     Step(replace(case, layer_window=30, kv_dtype="int4")).check()
     Step(replace(case, layer_window=30, has_windows=False, tile_keys=16)).check()
@@ -69,18 +69,16 @@ def test_what_a_window_hides_is_not_read() -> None:
 
 @isolated
 def test_bits_do_not_depend_on_neighbours_nor_on_chunks() -> None:
-    for kv_dtype in ("bf16", "int8"):
-        case = Case(WINDOWS[-2:], 2, 1, kv_dtype=kv_dtype, dtype="bfloat16", has_windows=True)
-        whole = Step(case)
-        out, lse = whole.attend()
-        begin = 0
-        for step in parts(case, 0, [2, 19, 33]):
-            part, its_lse = step.attend()
-            end = begin + len(part)
-            assert part.equal(out[begin:end])
-            assert its_lse.equal(lse[begin:end])
-            begin = end
-        assert begin == case.rows[0].num_queries
+    case = Case(WINDOWS[:1:-1], 2, 1, kv_dtype="int8", dtype="bfloat16", has_windows=True)
+    out, lse = Step(case).attend()
+    begin = 0
+    for step in parts(case, 0, [2, 19]):
+        part, its_lse = step.attend()
+        end = begin + len(part)
+        assert part.equal(out[begin:end])
+        assert its_lse.equal(lse[begin:end])
+        begin = end
+    assert begin == case.rows[0].num_queries
 
 
 @isolated
@@ -109,7 +107,7 @@ def test_the_default_tiles_and_no_mass() -> None:
 def test_it_is_the_reference() -> None:
     from pipeline.gpu.reference.ops import TorchOps
 
-    step = Step(Case(WINDOWS, has_windows=True))
+    step = Step(Case(WINDOWS[-2:], has_windows=True))
     inputs = step.inputs(step.no_mass())
     ops = TorchOps(torch.device("cpu"), 16, "fp32")
     kv = type(step.paged.cache.kv)(*(x.nan_to_num(0).transpose(0, 1) for x in step.paged.cache.kv))

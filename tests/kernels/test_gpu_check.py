@@ -50,6 +50,7 @@ def test_the_parts_over_kernels() -> None:
     from bench.checks import correctness, speed
     from bench.checks.bench import Bench
     from bench.checks.timers import new_timer
+    from pipeline.gpu.kernels.catalogue import KERNELS
 
     device = torch.device("cpu")
     bench = Bench(device, new_timer(device), True, Rates(1e12, 1e15))
@@ -57,7 +58,8 @@ def test_the_parts_over_kernels() -> None:
         rows = [*correctness.run(bench), *speed.run(bench)]
     assert all(row.ok for row in rows)
     assert {row.part for row in rows} == {"correctness", "kernels"}
-    assert all("rival_ms" in row.values for row in rows if "SDPA" in row.result)
+    assert {row.name.split()[0] for row in rows if row.part == "correctness"} == {*KERNELS, "a"}
+    assert all("rival_ms" in row.values for row in rows if "x torch" in row.result)
 
 
 @pytest.mark.parametrize(

@@ -282,13 +282,18 @@ def default_config(head_dim: int, kv_dtype: KvDtype) -> LaunchConfig:
     return LaunchConfig(num_warps=4, num_stages=3 if is_large else 4, constants=constants)
 
 
+_WINDOWS, _MASS, _SPLITS = ("sinks", "windows"), ("mass", "weights"), ("partial", "lse", "arrived")
+
+
 def variants(shape: ModelShape) -> list[Variant]:
-    """With and without windows, with mass, and for tables of one split."""
-    return [
-        _variant(shape, "", has_windows=False, has_mass=False),
-        _variant(shape, " windows", has_windows=True, has_mass=False),
-        _variant(shape, " mass", has_windows=False, has_mass=True),
-    ]
+    """Plain, with windows, with mass, and for tables of one split."""
+    absent = {
+        "": (*_WINDOWS, *_MASS),
+        " windows": _MASS,
+        " mass": _WINDOWS,
+        " one split": (*_WINDOWS, *_MASS, *_SPLITS),
+    }
+    return [_variant(shape, suffix, names) for suffix, names in absent.items()]
 
 
 _POINTERS = {
@@ -303,12 +308,10 @@ _POINTERS = {
 _NUMBERS = ("layer_window", "q_stride", "out_stride", "max_blocks", "max_splits", "num_parts")
 
 
-def _variant(shape: ModelShape, suffix: str, *, has_windows: bool, has_mass: bool) -> Variant:
+def _variant(shape: ModelShape, suffix: str, absent: tuple[str, ...]) -> Variant:
     stored = {"bf16": "*bf16", "fp32": "*fp32"}.get(shape.kv_dtype, "*u8")
     pointers = _POINTERS | {"k": stored, "v": stored}
-    absent: list[str] = [] if is_quantised(shape.kv_dtype) else ["k_scales", "v_scales"]
-    absent += [] if has_windows else ["sinks", "windows"]
-    absent += [] if has_mass else ["mass", "weights"]
+    absent += () if is_quantised(shape.kv_dtype) else ("k_scales", "v_scales")
     config = default_config(shape.head_dim, shape.kv_dtype)
     constants: dict[str, Any] = {
         **dict.fromkeys(absent),
@@ -326,5 +329,13 @@ def _variant(shape: ModelShape, suffix: str, *, has_windows: bool, has_mass: boo
         constants=constants,
         aligned=frozenset({*pointers, "q_stride", "out_stride"} - set(absent)),
         config=config,
+        max_registers=_max_registers(shape),
         has_dot=True,
     )
+
+
+def _max_registers(shape: ModelShape) -> int:
+    """For 4 programs a multiprocessor; 3 where codes are widened; 2 where a row is 256 wide."""
+    if triton.next_power_of_2(shape.head_dim) > 128:
+        return 255
+    return 128 if shape.kv_dtype in ("bf16", "fp32") else 168

@@ -64,14 +64,14 @@ def find_tile(query_start, num_rows, number, QUERIES: tl.constexpr):
 
 
 @triton.jit
-def key_tiles(first_entry, last_entry, num_sinks, window, KEYS: tl.constexpr):
+def windowed_tiles(first_entry, last_entry, num_sinks, window, KEYS: tl.constexpr):
     """Of the tiles of keys that queries at these entries see: how many first ones for their sinks, where the
-    recent ones begin, where those that all see as a whole begin and end, and where the last ends."""
+    recent ones begin, and where those begin and end that every query sees as a whole."""
     recent = tl.maximum(first_entry - window + 1, 0) // KEYS
     num_first = tl.minimum(tl.cdiv(num_sinks, KEYS), recent)
     whole_end = tl.maximum((first_entry + 1) // KEYS, recent)
     whole_begin = tl.minimum(tl.cdiv(tl.maximum(last_entry - window + 1, 0), KEYS), whole_end)
-    return num_first, recent, whole_begin, whole_end, tl.cdiv(last_entry + 1, KEYS)
+    return num_first, recent, whole_begin, whole_end
 
 
 @triton.jit
@@ -130,10 +130,14 @@ def prefill_kernel(
     first_entry = context_len - num_queries + first_query
     last_entry = tl.minimum(first_entry + QUERIES, context_len) - 1
     query_entry = first_entry + lane // GROUP
-    num_sinks, window = what_is_seen(sinks, windows, row, layer_window)
-    num_first, recent, whole_begin, whole_end, last_end = key_tiles(
-        first_entry, last_entry, num_sinks, window, TILE_KEYS
-    )
+    whole_begin = 0
+    whole_end = (first_entry + 1) // TILE_KEYS
+    last_end = tl.cdiv(last_entry + 1, TILE_KEYS)
+    if IS_WINDOWED:
+        num_sinks, window = what_is_seen(sinks, windows, row, layer_window)
+        num_first, recent, whole_begin, whole_end = windowed_tiles(
+            first_entry, last_entry, num_sinks, window, TILE_KEYS
+        )
     maximum = tl.full([TILE_ROWS], LOWEST, tl.float32)
     total = tl.zeros([TILE_ROWS], tl.float32)
     acc = tl.zeros([TILE_ROWS, WIDTH], tl.float32)
@@ -143,7 +147,7 @@ def prefill_kernel(
             begin = 0
             end = whole_begin - num_hidden
         elif part == 1:  # what all queries see
-            begin = whole_begin if IS_WINDOWED else 0
+            begin = whole_begin
             end = whole_end
         else:  # where the queries are
             begin = whole_end

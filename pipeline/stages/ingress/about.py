@@ -83,6 +83,9 @@ class About:
         """Whether to send requests here. The port is open only when all stages have started."""
         if self._intake.is_draining:
             raise DRAINING
+        if fault := self._telemetry.worker.fault:
+            message = f"The device is away, and is opened again: {fault}"
+            raise RequestError(message, status=503, code="device_lost", retry_after_s=1)
         return json_response({"status": "ready"})
 
     async def metrics(self, request: web.Request) -> web.Response:

@@ -9,7 +9,7 @@ from pipeline.gpu.kernels import attention_decode, attention_prefill
 from pipeline.gpu.kernels.cache import Cache
 from pipeline.gpu.kernels.config import LaunchConfig
 from pipeline.gpu.kernels.variant import ModelShape
-from pipeline.gpu.kernels.workloads.paged import filled_cache, read_slots, step_inputs, stored_row_bytes
+from pipeline.gpu.kernels.workloads.paged import filled_cache, read_row, step_inputs, stored_row_bytes
 from pipeline.gpu.kernels.workloads.workload import Workload, random, relative_error
 
 TOLERANCE = 2e-2
@@ -76,12 +76,9 @@ class _Attention:
     def _row_error(self, row: int) -> float:
         span = slice(row * self.num_queries, (row + 1) * self.num_queries)
         entries = torch.arange(self.context, device=self.q.device)
-        block_size = self.cache.block_size
-        table = self.inputs.block_tables[row].long()
-        slots = table[entries // block_size] * block_size + entries % block_size
-        k, v = (read_slots(self.cache, side, slots).transpose(0, 1) for side in self.cache.kv)
+        k, v = (read_row(self.cache, side, self.inputs, row, self.context) for side in self.cache.kv)
         is_seen = entries[None, :] <= entries[-self.num_queries :, None]
-        expected = _attend(self.q[span].float().transpose(0, 1), k, v, is_seen, self.scale)
+        expected, _ = attend(self.q[span].float().transpose(0, 1), k, v, is_seen, self.scale)
         return relative_error(self.out[span], expected.transpose(0, 1))
 
     def rival(self) -> "_Sdpa":
@@ -123,9 +120,10 @@ class _Sdpa:
         return F.scaled_dot_product_attention(q, k, v, is_causal=self._is_causal, enable_gqa=True)
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, is_seen: Tensor, scale: float) -> Tensor:
-    # [H, n, D], [Hkv, entries, D] twice, [n, entries] -> [H, n, D], all fp32
+def attend(q: Tensor, k: Tensor, v: Tensor, is_seen: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """[H, n, D], [Hkv, entries, D] twice, [n, entries] -> [H, n, D] and probabilities, all fp32."""
     group = q.shape[0] // k.shape[0]
     k, v = (x.repeat_interleave(group, 0) for x in (k, v))
     scores = (q @ k.transpose(1, 2) * scale).masked_fill_(~is_seen, -torch.inf)
-    return torch.softmax(scores, -1) @ v
+    probs = torch.softmax(scores, -1)
+    return probs @ v, probs

@@ -64,6 +64,14 @@ def read_slots(cache: Cache, side: Tensor, slots: Tensor) -> Tensor:
     return dequantise(rows, cache.head_dim, cache.kv_dtype)
 
 
+def read_row(cache: Cache, side: Tensor, inputs: StepInputs, row: int, context: int) -> Tensor:
+    """A row's keys, or values: [Hkv, context, D] fp32."""
+    entries = torch.arange(context, device=side.device)
+    table = inputs.block_tables[row].long()
+    slots = table[entries // cache.block_size] * cache.block_size + entries % cache.block_size
+    return read_slots(cache, side, slots).transpose(0, 1)
+
+
 def step_inputs(
     num_rows: int, num_queries: int, context: int, block_size: int, device: torch.device
 ) -> StepInputs:

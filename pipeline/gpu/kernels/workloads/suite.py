@@ -7,7 +7,11 @@ import torch
 
 from pipeline.gpu.kernels.variant import ModelShape
 from pipeline.gpu.kernels.workloads.attention import decode, prefill
+from pipeline.gpu.kernels.workloads.choices import sample
+from pipeline.gpu.kernels.workloads.copies import copy
 from pipeline.gpu.kernels.workloads.rows import add_norm, gate, rope
+from pipeline.gpu.kernels.workloads.weighed import weighed
+from pipeline.gpu.kernels.workloads.weights import int4, int8
 from pipeline.gpu.kernels.workloads.workload import Workload
 
 
@@ -40,6 +44,11 @@ def _attend_prefill(shape: ModelShape, sizes: Sizes, device: torch.device) -> li
     return [prefill(shape, *each, device) for each in sizes.prefills]
 
 
+def _attend_weighed(shape: ModelShape, sizes: Sizes, device: torch.device) -> list[Workload]:
+    decodes = [(num_rows, 1, context) for num_rows, context in sizes.decodes[-1:]]
+    return [weighed(shape, *each, device) for each in (*decodes, *sizes.prefills[-1:])]
+
+
 def _by_tokens(build: Callable[[ModelShape, int, torch.device], Workload]) -> Builder:
     return lambda shape, sizes, device: [build(shape, tokens, device) for tokens in sizes.tokens]
 
@@ -47,13 +56,20 @@ def _by_tokens(build: Callable[[ModelShape, int, torch.device], Workload]) -> Bu
 BUILDERS: Mapping[str, Builder] = {
     "attention_decode": _attend_decode,
     "attention_prefill": _attend_prefill,
+    "attention_mass": _attend_weighed,
     "norm": _by_tokens(add_norm),
     "activation": _by_tokens(gate),
     "rope_kv": _by_tokens(rope),
+    "sampling": _by_tokens(sample),
+    "linear_int8": _by_tokens(int8),
+    "linear_int4": _by_tokens(int4),
+    "block_copy": _by_tokens(copy),
 }
 """By kernel."""
+TUNABLE = ("attention_decode", "attention_prefill", "norm", "activation", "rope_kv", "sampling")
+"""Those that ask find_config."""
 
 
 def build(kernel: str, shape: ModelShape, sizes: Sizes, device: torch.device) -> list[Workload]:
-    """Of one kernel and one model; all share their features."""
+    """Of one kernel and one model. Those of a TUNABLE one share their features."""
     return BUILDERS[kernel](shape, sizes, device)
