@@ -12,6 +12,7 @@ from typing import NamedTuple
 import structlog
 from torch import Tensor
 
+from pipeline.errors import ModelError
 from pipeline.gpu.device import Capturer, Clock, Graph
 
 MIN_COLUMNS = 32
@@ -94,7 +95,7 @@ class GraphPlan:
     clock: Clock
 
     def capture(self, capturer: Capturer, work_of: WorkOf) -> DecodeGraphs:
-        """As many as the budget allows, at least one."""
+        """As many as the budget allows, at least one. Raises ModelError for work that cannot be captured."""
         begin_ns = logged_ns = now_ns = self.clock()
         free, num_bytes = capturer.free_bytes(), 0
         graphs: dict[GraphShape, Graph] = {}
@@ -125,7 +126,13 @@ def _captured(
 ) -> Iterator[tuple[GraphShape, Graph]]:
     first: Graph | None = None
     for shape in shapes:
-        graph = capturer.capture(work_of(shape), first)
+        try:
+            graph = capturer.capture(work_of(shape), first)
+        except RuntimeError as error:
+            raise ModelError(
+                f"a decode step of {shape.num_rows} rows and {shape.num_columns} blocks cannot be captured "
+                f"({error}): set device.cuda_graphs = false"
+            ) from error
         first = first or graph
         yield shape, graph
 

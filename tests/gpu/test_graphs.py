@@ -3,12 +3,14 @@
 import itertools
 from collections.abc import Callable
 
+import pytest
 import structlog
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from pipeline.errors import ModelError
 from pipeline.gpu.graphs import MAX_TABLE, WIDER, Budget, DecodeGraphs, GraphPlan, GraphShape, graph_shapes
 from tests.gpu.recording_device import RecordedGraph, RecordingDevice
 
@@ -96,3 +98,18 @@ def test_a_rehearsal_tells_what_all_will_take() -> None:
         assert device.counts["captures"] == 2
         only = GraphPlan(graph_shapes(1, 1), PLENTY, lambda: 0)
         assert only.rehearse(device, work_of) == 1000
+
+
+def test_work_that_cannot_be_captured_is_named_with_the_way_out() -> None:
+    def waits(shape: GraphShape) -> Callable[[], Tensor]:
+        def work() -> Tensor:
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+        return work
+
+    device, plan = RecordingDevice(), GraphPlan(graph_shapes(2, 8), PLENTY, lambda: 0)
+    expected = (
+        r"2 rows and 8 blocks .*not permitted when stream is capturing.*: set device.cuda_graphs = false"
+    )
+    with device.active(), pytest.raises(ModelError, match=expected):
+        plan.capture(device, waits)
