@@ -62,9 +62,7 @@ def test_the_parts_over_kernels() -> None:
     assert all("rival_ms" in row.values for row in rows if "x torch" in row.result)
 
 
-@pytest.mark.parametrize(
-    "parts", [["serving-8B"], pytest.param([*PARTS], marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize("parts", [["serving-8B"], pytest.param([*PARTS], marks=pytest.mark.nightly)])
 def test_whole_and_tiny(parts: list[str], tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     command = [sys.executable, SCRIPT, "--tiny", "--out", str(out), "--parts", *parts]

@@ -58,7 +58,7 @@ def prepare(device: torch.device) -> str:
 def _import(interprets: bool) -> str:
     if interprets and "triton" not in sys.modules:
         os.environ[SWITCH] = "1"
-    if not interprets:  # as versions 3.6 to 3.9 do by themselves; where nobody says it 3.9 warns, 3.10 does not
+    if not interprets:  # 3.6 to 3.9 do by themselves, though 3.9 warns; later ones do not
         os.environ.setdefault(FUSION, "1")
     try:
         return str(importlib.import_module("triton").__version__)
