@@ -212,7 +212,7 @@ def attention_decode(
     num_heads, num_kv_heads = q.shape[1], cache.num_kv_heads
     k, v = cache.kv
     has_scales = is_quantised(cache.kv_dtype)
-    max_splits = -(-max_blocks * cache.block_size // config.constants["SPLIT"])
+    max_splits = _max_splits(max_blocks * cache.block_size, window, config)
     num_parts = max_blocks * (cache.block_size // min(cache.block_size, config.constants["TILE"]))
     programs = min(max_splits, max(1, MAX_PROGRAMS // (num_rows * num_kv_heads)))
     kernel: Any = decode_kernel
@@ -225,6 +225,14 @@ def attention_decode(
         BLOCK_SIZE=cache.block_size, **config.constants, num_warps=config.num_warps,
         num_stages=config.num_stages,
     )  # fmt: skip
+
+
+def _max_splits(num_entries: int, window: int, config: LaunchConfig) -> int:
+    """Of a row: the tables have room for so many entries, and a layer with a window sees a run of so many."""
+    split, tile = config.constants["SPLIT"], config.constants["TILE"]
+    if window:
+        num_entries = min(num_entries, ((window + tile - 2) // tile + 1) * tile)
+    return -(-num_entries // split)
 
 
 def _scratch(q: Tensor, num_rows: int, max_splits: int, num_parts: int, has_mass: bool) -> Scratch:
