@@ -12,12 +12,16 @@ from typing import NamedTuple
 import structlog
 from torch import Tensor
 
+from pipeline.errors import ModelError
 from pipeline.gpu.device import Capturer, Clock, Graph
 
 MIN_COLUMNS = 32
 WIDER = 4
 """Tables are cut at max_blocks, a quarter of it, ...: what a wide table costs a kernel is programs that end
 at once."""
+MAX_TABLE = 2**18
+"""Rows times columns that are captured at most: a MiB to copy for each step, and the memory that decode
+attention works in goes by it. Only a step of many rows, one of them very long, is larger."""
 LOG_EVERY_NS = 5_000_000_000
 
 
@@ -27,6 +31,10 @@ class GraphShape(NamedTuple):
     num_rows: int
     num_columns: int
     """Of its block tables."""
+
+    @property
+    def table_size(self) -> int:
+        return self.num_rows * self.num_columns
 
 
 class Budget(NamedTuple):
@@ -73,7 +81,9 @@ def graph_shapes(max_rows: int, max_columns: int) -> list[GraphShape]:
     rows to many. So where a budget ends, it is the large steps, which gain least, that go without.
     """
     shapes = [GraphShape(rows, columns) for rows in _rows(max_rows) for columns in _columns(max_columns)]
-    return [shapes[-1], *shapes[:-1]]
+    shapes = [shape for shape in shapes if shape.table_size <= MAX_TABLE]
+    largest = max(shapes, key=lambda shape: shape.table_size)
+    return [largest, *(shape for shape in shapes if shape != largest)]
 
 
 @dataclass(frozen=True)
@@ -85,7 +95,7 @@ class GraphPlan:
     clock: Clock
 
     def capture(self, capturer: Capturer, work_of: WorkOf) -> DecodeGraphs:
-        """As many as the budget allows, at least one."""
+        """As many as the budget allows, at least one. Raises ModelError for work that cannot be captured."""
         begin_ns = logged_ns = now_ns = self.clock()
         free, num_bytes = capturer.free_bytes(), 0
         graphs: dict[GraphShape, Graph] = {}
@@ -116,7 +126,13 @@ def _captured(
 ) -> Iterator[tuple[GraphShape, Graph]]:
     first: Graph | None = None
     for shape in shapes:
-        graph = capturer.capture(work_of(shape), first)
+        try:
+            graph = capturer.capture(work_of(shape), first)
+        except RuntimeError as error:
+            raise ModelError(
+                f"a decode step of {shape.num_rows} rows and {shape.num_columns} blocks cannot be captured "
+                f"({error}): set device.cuda_graphs = false"
+            ) from error
         first = first or graph
         yield shape, graph
 

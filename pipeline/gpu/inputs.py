@@ -97,10 +97,9 @@ class SlotTable:
         self._block_tables[plan.block_slots, plan.block_cols] = plan.block_ids
         rows = rows_of(plan, self._contexts.num_dropped, self._block_tables, self._block_size)
         weighed = self._contexts.weighed_rows(rows.slots)
-        has_masks = self._contexts.has_masks(rows.slots)
-        fits = rows.is_decode and not has_masks and not weighed.size
+        fits = rows.is_decode and not weighed.size
         shape = graphs.fit(*rows.block_tables.shape) if fits else None
-        return self._lay_out(rows, plan, weighed, has_masks, shape)
+        return self._lay_out(rows, plan, weighed, shape)
 
     def empty(self, shape: GraphShape) -> tuple[StepInputs, Tensor]:
         """Inputs and token slots of a decode step of this shape without a row: where those of every such step
@@ -147,11 +146,11 @@ class SlotTable:
         self._buffer.guard(completion)
 
     def _lay_out(
-        self, rows: StepRows, plan: StepPlan, weighed: Ints, has_masks: bool, shape: GraphShape | None
+        self, rows: StepRows, plan: StepPlan, weighed: Ints, shape: GraphShape | None
     ) -> PreparedStep:
         put = self._buffer.put
         self._buffer.begin()
-        inputs, token_slots = self._put(rows, shape, has_masks, has_mass=bool(weighed.size))
+        inputs, token_slots = self._put(rows, shape, has_mass=bool(weighed.size))
         sample_slots, last = rows.slots[rows.sampling], rows.ends[rows.sampling] - 1
         columns = self._sampling.columns(sample_slots, rows.positions[last])
         asking = self._sampling.asked_logprobs(sample_slots)
@@ -167,13 +166,14 @@ class SlotTable:
         )
 
     def _put(
-        self, rows: StepRows, shape: GraphShape | None, has_masks: bool = False, has_mass: bool = False
+        self, rows: StepRows, shape: GraphShape | None, has_mass: bool = False
     ) -> tuple[StepInputs, Tensor]:
         # in one order, and first of all: a graph's inputs are at the same addresses in every step
         put = self._buffer.put
         num_tokens, (num_rows, num_columns) = len(rows.token_ids), shape or rows.block_tables.shape
         tokens = (num_rows,) if shape else (num_tokens,)
         ends = np.arange(1, num_rows + 1) if shape else rows.ends
+        has_masks = shape is not None or self._contexts.has_masks(rows.slots)
         sinks, windows = self._contexts.masks(rows.slots) if has_masks else (None, None)
         token_slots = put(rows.token_slots, tokens)
         inputs = StepInputs(
@@ -184,8 +184,8 @@ class SlotTable:
             context_lens=put(rows.context_lens, (num_rows,)),
             block_tables=put(rows.block_tables, (num_rows, num_columns)),
             logits_rows=put((ends if shape else ends[rows.sampling]) - 1),
-            sinks=None if sinks is None else put(sinks),
-            windows=None if windows is None else put(windows),
+            sinks=None if sinks is None else put(sinks, (num_rows,)),
+            windows=None if windows is None else put(windows, (num_rows,)),
             max_queries=rows.max_queries,
             mass=self._new_mass(num_rows, num_columns) if has_mass else None,
         )

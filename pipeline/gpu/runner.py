@@ -217,6 +217,7 @@ def build_runner(
     max_model_len = _max_model_len(architecture, options)
     device = open_device(options.device, clock)
     check_kv_memory(options.kv_memory)
+    graph_budget_bytes(options.cuda_graph_memory)  # refused before weights are read
     if options.num_threads is not None:
         torch.set_num_threads(options.num_threads)
     dtype = torch.float32 if options.dtype == "float32" else torch.bfloat16

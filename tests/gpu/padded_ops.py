@@ -28,11 +28,16 @@ class PaddedOps(TorchOps):
         if num_rows == len(inputs.context_lens):
             return PaddedPlan(super().plan_attention(inputs), inputs.token_ids.shape[0])
         assert inputs.max_queries == 1 and not inputs.context_lens[num_rows:].any()
+        assert inputs.sinks is not None and inputs.windows is not None, (
+            "a graph is for rows with a window too"
+        )
         real = replace(
             inputs,
             query_start=inputs.query_start[: num_rows + 1],
             context_lens=inputs.context_lens[:num_rows],
             block_tables=inputs.block_tables[:num_rows],
+            sinks=inputs.sinks[:num_rows],
+            windows=inputs.windows[:num_rows],
         )
         return PaddedPlan(super().plan_attention(real) if num_rows else None, num_rows)
 

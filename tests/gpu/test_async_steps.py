@@ -90,8 +90,18 @@ def test_texts_are_those_of_the_cpu_with_two_steps_in_flight(
     assert device.counts["replays"] < device.counts["finishes"], "prompts run kernel by kernel"
 
 
+def test_rows_with_a_window_are_captured_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = SchedulingOptions(max_wait_ms=None, kv_eviction="sink_window", kv_budget=48, kv_sinks=4)
+    asked = [(list(range(1, 60)), replace(GREEDY, max_tokens=40)), (list(range(9, 29)), GREEDY)]
+    on_cpu = generate(runner_on(monkeypatch), asked, options)
+    device = RecordingDevice()
+    assert generate(runner_on(monkeypatch, device), asked, options) == on_cpu
+    assert device.counts["replays"] > 30
+    assert generate(runner_on(monkeypatch), asked) != on_cpu, "something was dropped"
+
+
 def test_dropped_blocks_are_the_same_whoever_is_asked_when(monkeypatch: pytest.MonkeyPatch) -> None:
-    options = SchedulingOptions(max_wait_ms=None, kv_eviction="heavy_hitter", kv_budget=32, kv_sinks=4)
+    options = SchedulingOptions(max_wait_ms=None, kv_eviction="heavy_hitter", kv_budget=48, kv_sinks=4)
     asked = [(list(range(1, 60)), replace(GREEDY, max_tokens=50)), (list(range(9, 29)), GREEDY)]
     on_cpu = generate(runner_on(monkeypatch), asked, options)
     device = RecordingDevice()

@@ -3,17 +3,23 @@
 import itertools
 from collections.abc import Callable
 
+import pytest
 import structlog
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pipeline.gpu.graphs import Budget, DecodeGraphs, GraphPlan, GraphShape, graph_shapes
+from pipeline.errors import ModelError
+from pipeline.gpu.graphs import MAX_TABLE, WIDER, Budget, DecodeGraphs, GraphPlan, GraphShape, graph_shapes
 from tests.gpu.recording_device import RecordedGraph, RecordingDevice
 
 PLENTY = Budget(10**9, 10**12)
 SIZES = st.tuples(st.integers(1, 300), st.integers(1, 9000))
+
+
+def size(shape: GraphShape) -> int:
+    return shape.num_rows * shape.num_columns
 
 
 def graphs_of(shapes: list[GraphShape]) -> DecodeGraphs:
@@ -26,11 +32,14 @@ def graphs_of(shapes: list[GraphShape]) -> DecodeGraphs:
 @given(most=SIZES, data=st.data())
 def test_every_step_has_a_graph_that_is_not_much_larger(most: tuple[int, int], data: st.DataObject) -> None:
     shapes = graph_shapes(*most)
-    assert shapes[0] == most and len(set(shapes)) == len(shapes)
+    assert len(set(shapes)) == len(shapes) and max(map(size, shapes)) == size(shapes[0]) <= MAX_TABLE
     assert shapes[1:] == sorted(shapes[1:]), "from few rows to many"
     num_rows, num_columns = data.draw(st.integers(1, most[0])), data.draw(st.integers(1, most[1]))
     shape = graphs_of(shapes).fit(num_rows, num_columns)
-    assert shape is not None and shape.num_rows >= num_rows and shape.num_columns >= num_columns
+    if shape is None:
+        assert 2 * num_rows * WIDER * num_columns > MAX_TABLE, "many rows, and one of them long"
+        return
+    assert shape.num_rows >= num_rows and shape.num_columns >= num_columns
     assert shape.num_rows <= 2 * num_rows
     assert not any(
         num_rows <= other.num_rows and num_columns <= other.num_columns and other < shape for other in shapes
@@ -89,3 +98,18 @@ def test_a_rehearsal_tells_what_all_will_take() -> None:
         assert device.counts["captures"] == 2
         only = GraphPlan(graph_shapes(1, 1), PLENTY, lambda: 0)
         assert only.rehearse(device, work_of) == 1000
+
+
+def test_work_that_cannot_be_captured_is_named_with_the_way_out() -> None:
+    def waits(shape: GraphShape) -> Callable[[], Tensor]:
+        def work() -> Tensor:
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+        return work
+
+    device, plan = RecordingDevice(), GraphPlan(graph_shapes(2, 8), PLENTY, lambda: 0)
+    expected = (
+        r"2 rows and 8 blocks .*not permitted when stream is capturing.*: set device.cuda_graphs = false"
+    )
+    with device.active(), pytest.raises(ModelError, match=expected):
+        plan.capture(device, waits)

@@ -114,7 +114,8 @@ def test_a_step_for_a_graph_is_filled_up_with_rows_that_are_empty() -> None:
         slots, plan_of([(1, 0, 5, True), (2, 0, 1, True)], [1] * 6, [(1, 0, 30), (1, 1, 11), (2, 0, 9)], [])
     )
     graphs = graphs_of([GraphShape(4, 3)])
-    plan = plan_of([(1, 5, 1, True), (2, 1, 1, True)], [NO_TOKEN, 7], [], [])
+    admitted = [Admitted(2, SamplingParams(), 0, sinks=4, window=8)]
+    plan = plan_of([(1, 5, 1, True), (2, 1, 1, True)], [NO_TOKEN, 7], [], admitted)
     step = slots.prepare(plan, graphs)
     inputs = step.inputs
     assert step.shape == (4, 3) and inputs.max_queries == 1
@@ -124,6 +125,8 @@ def test_a_step_for_a_graph_is_filled_up_with_rows_that_are_empty() -> None:
     assert inputs.query_start.tolist() == [0, 1, 2, 3, 4] and inputs.logits_rows.tolist() == [0, 1, 2, 3]
     assert inputs.context_lens.tolist() == [6, 2, 0, 0]
     assert inputs.block_tables.tolist() == [[30, 11, 0], [9, 0, 0], [0, 0, 0], [0, 0, 0]]
+    assert inputs.sinks is not None and inputs.windows is not None
+    assert inputs.sinks.tolist() == [0, 4, 0, 0] and inputs.windows.tolist() == [0, 8, 0, 0]
     assert step.sample_slots.tolist() == [1, 2] and step.rows.position.tolist() == [5, 1]
 
 
@@ -132,7 +135,6 @@ def test_a_step_for_a_graph_is_filled_up_with_rows_that_are_empty() -> None:
     [
         {"samples": [True, False]},
         {"num_tokens": [1, 2], "token_ids": [1, 2, 3]},
-        {"admitted": [Admitted(2, SamplingParams(), 0, sinks=4, window=8)]},
         {"admitted": [Admitted(1, SamplingParams(), 0, is_weighed=True)]},
         {"num_computed": [5, 13]},
     ],

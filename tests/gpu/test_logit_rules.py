@@ -79,7 +79,7 @@ def op(request: pytest.FixtureRequest) -> SamplingOp:
     return HostSampler(load_library(Build(find_compiler())), 2)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(asked=st.lists(requests(), min_size=1, max_size=6), seed=st.integers(0, 2**32))
 def test_every_row_is_what_the_oracle_says(
     op: SamplingOp, asked: list[tuple[SamplingParams, History]], seed: int
@@ -95,7 +95,7 @@ def test_every_row_is_what_the_oracle_says(
         assert chosen[row] == token_id or margin < UNSURE, (row, sampling)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=12)
 @given(asked=st.lists(requests(), min_size=2, max_size=6), seed=st.integers(0, 2**32))
 def test_a_sequence_gets_the_same_tokens_alone_among_others_and_admitted_again(
     op: SamplingOp, asked: list[tuple[SamplingParams, History]], seed: int

@@ -26,7 +26,8 @@ def generate(
         now += 1000
         if waiting:
             number, (prompt, sampling) = waiting.popleft()
-            scheduler.add(TokenizedRequest(number, list(prompt), sampling, now, now, (0, 0, 0)))
+            request = TokenizedRequest(number, list(prompt), sampling, now, now, (0, 0, 0))
+            assert scheduler.add(request) is None
         while len(flying) < CREDITS and (plan := scheduler.plan(now)) is not None:
             flying.append(runner.launch(plan))
         if flying:

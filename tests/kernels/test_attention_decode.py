@@ -89,6 +89,8 @@ def test_windows_and_sinks_of_rows_and_layers() -> None:
     case.run().check(**EXACT)
     case.sinks = case.windows = None
     case.run().check(**EXACT)
+    case.context_lens, case.kv_heads, case.layer_window, case.split = [66, 150], 1, 66, 32
+    case.run().check(**EXACT)
 
 
 @isolated

@@ -47,7 +47,7 @@ def check_of(script: str, budget: float = 30.0) -> Check:
 @isolated
 def test_the_parts_over_kernels() -> None:
     """In a process that has the interpreter already."""
-    from bench.checks import correctness, speed
+    from bench.checks import correctness, machine, speed
     from bench.checks.bench import Bench
     from bench.checks.timers import new_timer
     from pipeline.gpu.kernels.catalogue import KERNELS
@@ -55,16 +55,14 @@ def test_the_parts_over_kernels() -> None:
     device = torch.device("cpu")
     bench = Bench(device, new_timer(device), True, Rates(1e12, 1e15))
     with torch.inference_mode():
-        rows = [*correctness.run(bench), *speed.run(bench)]
+        rows = [*machine.run(bench), *correctness.run(bench), *speed.run(bench)]
     assert all(row.ok for row in rows)
-    assert {row.part for row in rows} == {"correctness", "kernels"}
+    assert {row.part for row in rows} == {"machine", "correctness", "kernels"}
     assert {row.name.split()[0] for row in rows if row.part == "correctness"} == {*KERNELS, "a"}
-    assert all("rival_ms" in row.values for row in rows if "torch" in row.result)
+    assert all("rival_ms" in row.values for row in rows if "x torch" in row.result)
 
 
-@pytest.mark.parametrize(
-    "parts", [["machine", "serving-8B"], pytest.param([*PARTS], marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize("parts", [["serving-8B"], pytest.param([*PARTS], marks=pytest.mark.nightly)])
 def test_whole_and_tiny(parts: list[str], tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     command = [sys.executable, SCRIPT, "--tiny", "--out", str(out), "--parts", *parts]

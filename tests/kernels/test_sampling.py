@@ -38,8 +38,8 @@ MANY = pytest.mark.nightly
 @pytest.mark.parametrize(
     ("num_rows", "vocab", "dtype", "seed"),
     [
-        (10, 300, "bfloat16", 1),
-        (3, 257, "float32", 3),
+        (8, 300, "bfloat16", 1),
+        (3, 257, "float32", 5),
         pytest.param(40, 1023, "bfloat16", 2, marks=MANY),
         pytest.param(40, 511, "float32", 4, marks=MANY),
     ],
@@ -58,12 +58,12 @@ def test_the_same_tokens_as_the_torch_op(num_rows: int, vocab: int, dtype: str, 
 def test_ties_are_cut_and_drawn_by_id() -> None:
     from pipeline.gpu.kernels.sampling import sample
 
-    num_rows = 12
+    num_rows = 8
     logits = torch.tensor([0.0, 2.0, 1.0, 2.0, 2.0, 1.0, -1.0, 2.0]).repeat(5)[None].expand(num_rows, -1)
     rows = SamplingRows(
         torch.ones(num_rows),
-        torch.tensor([3, 7, 20, 25] * 3),
-        torch.tensor([1.0, 0.5, 0.6, 0.9] * 3),
+        torch.tensor([3, 7, 20, 25] * 2),
+        torch.tensor([1.0, 0.5, 0.6, 0.9] * 2),
         torch.arange(num_rows),
         torch.arange(num_rows) * 3,
     )

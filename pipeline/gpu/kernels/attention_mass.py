@@ -24,11 +24,12 @@ import triton.language as tl
 from torch import Tensor
 
 from pipeline.gpu.api import StepInputs
-from pipeline.gpu.kernels.attention_prefill import LOG2_E, numbers, scales_or_none
+from pipeline.gpu.kernels.attention_prefill import LOG2_E
 from pipeline.gpu.kernels.cache import Cache, scales_of
+from pipeline.gpu.kernels.code_tile import dequantised, load_codes, load_scales
 from pipeline.gpu.kernels.config import LaunchConfig
 from pipeline.gpu.kernels.seen import what_is_seen
-from pipeline.gpu.kernels.stored_tile import head_blocks
+from pipeline.gpu.kernels.stored_tile import head_blocks, load_tile
 from pipeline.gpu.kernels.variant import ModelShape, Variant
 from pipeline.gpu.kv.dtype import is_quantised
 
@@ -81,9 +82,13 @@ def mass_kernel(
     entries = first_key + tl.arange(0, TILE_KEYS)
     is_entry = entries < context_len
     blocks = head_blocks(tables + row * max_blocks, entries, is_entry, kv_head, KV_HEADS, BLOCK_SIZE)
-    of_keys = scales_or_none(k_scales, blocks, entries, is_entry, KV, D, BLOCK_SIZE)
     like = tl.zeros([1], q.dtype.element_ty)
-    keys = numbers(k, k_scales, blocks, entries, is_entry, of_keys, like, KV, D, WIDTH, BLOCK_SIZE)
+    if KV == "bf16" or KV == "fp32":
+        keys = load_tile(k, None, blocks, entries, is_entry, like, KV, D, WIDTH, BLOCK_SIZE)
+    else:
+        codes = load_codes(k, blocks, entries, is_entry, KV, D, WIDTH, BLOCK_SIZE)
+        of_keys = load_scales(k_scales, blocks, entries, is_entry, KV, D, WIDTH, BLOCK_SIZE)
+        keys = dequantised(codes, of_keys, like, KV, WIDTH)
     units = tl.zeros([TILE_KEYS], tl.int64)
     for first_query in range(begin, end, QUERIES):
         query = first_query + lane // GROUP

@@ -35,9 +35,10 @@ from torch import Tensor
 
 from pipeline.gpu.api import StepInputs
 from pipeline.gpu.kernels.cache import Cache, scales_of
+from pipeline.gpu.kernels.code_tile import dequantised, load_codes, load_scales
 from pipeline.gpu.kernels.config import LaunchConfig, find_config
 from pipeline.gpu.kernels.seen import what_is_seen
-from pipeline.gpu.kernels.stored_tile import head_blocks, load_tile, load_token_scales
+from pipeline.gpu.kernels.stored_tile import head_blocks, load_tile
 from pipeline.gpu.kernels.variant import ModelShape, Variant
 from pipeline.gpu.kv.dtype import KvDtype, is_quantised
 
@@ -72,30 +73,6 @@ def windowed_tiles(first_entry, last_entry, num_sinks, window, KEYS: tl.constexp
     whole_end = tl.maximum((first_entry + 1) // KEYS, recent)
     whole_begin = tl.minimum(tl.cdiv(tl.maximum(last_entry - window + 1, 0), KEYS), whole_end)
     return num_first, recent, whole_begin, whole_end
-
-
-@triton.jit
-def scales_or_none(
-    scales, blocks, entries, is_entry, KV: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr
-):
-    """What multiplies the codes of int8 and fp8; else nothing, as something that a loop can carry."""
-    if KV == "int8" or KV == "fp8":
-        return load_token_scales(scales, blocks, entries, is_entry, D, BLOCK_SIZE)
-    else:
-        return 0
-
-
-@triton.jit
-def numbers(
-    stored, scales, blocks, entries, is_read, token_scales, like, KV: tl.constexpr, D: tl.constexpr,
-    WIDTH: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-):  # fmt: skip
-    """A tile as reference.quantise gives it back, [KEYS, WIDTH] of like's dtype. Scales that the loop carries
-    keep the codes from being widened by every warp again where tensor cores take operands from registers."""
-    tile = load_tile(stored, scales, blocks, entries, is_read, like, KV, D, WIDTH, BLOCK_SIZE)
-    if KV == "int8" or KV == "fp8":
-        tile *= token_scales.to(tile.dtype)[:, None]
-    return tile
 
 
 @triton.jit(do_not_specialize=["layer_window", "num_rows", "max_blocks"])
@@ -157,8 +134,10 @@ def prefill_kernel(
             entries += tl.where(begin < num_first, 0, num_hidden * TILE_KEYS)
         is_entry = entries < context_len
         blocks = head_blocks(table, entries, is_entry, kv_head, KV_HEADS, BLOCK_SIZE)
-        of_keys = scales_or_none(k_scales, blocks, entries, is_entry, KV, D, BLOCK_SIZE)
-        of_values = scales_or_none(v_scales, blocks, entries, is_entry, KV, D, BLOCK_SIZE)
+        k_codes = load_codes(k, blocks, entries, is_entry, KV, D, WIDTH, BLOCK_SIZE)
+        v_codes = load_codes(v, blocks, entries, is_entry, KV, D, WIDTH, BLOCK_SIZE)
+        of_keys = load_scales(k_scales, blocks, entries, is_entry, KV, D, WIDTH, BLOCK_SIZE)
+        of_values = load_scales(v_scales, blocks, entries, is_entry, KV, D, WIDTH, BLOCK_SIZE)
         for number in range(begin, end):
             next_entries = (number + 1) * TILE_KEYS + tl.arange(0, TILE_KEYS)
             if part == 0:
@@ -166,26 +145,40 @@ def prefill_kernel(
             next_is_entry = next_entries < context_len
             next_blocks = head_blocks(table, next_entries, next_is_entry, kv_head, KV_HEADS, BLOCK_SIZE)
             is_read = tl.full([TILE_KEYS], True, tl.int1) if part == 1 else entries < context_len
-            keys = numbers(k, k_scales, blocks, entries, is_read, of_keys, queries, KV, D, WIDTH, BLOCK_SIZE)
+            if KV == "bf16" or KV == "fp32":
+                keys = load_tile(k, None, blocks, entries, is_read, queries, KV, D, WIDTH, BLOCK_SIZE)
+            else:
+                keys = dequantised(k_codes, of_keys, queries, KV, WIDTH)
             scores = tl.dot(queries, tl.trans(keys), input_precision="ieee")
             if part != 1:
-                is_seen = entries[None, :] <= query_entry[:, None]
+                distance = query_entry[:, None] - entries[None, :]
+                is_seen = distance >= 0
                 if IS_WINDOWED:
-                    is_recent = entries[None, :] > query_entry[:, None] - window
-                    is_seen &= is_recent | (entries < num_sinks)[None, :]
+                    is_recent = distance.to(tl.uint32) < window.to(tl.uint32)  # nor is it later
+                    if sinks is None:
+                        is_seen = is_recent
+                    else:
+                        is_seen = is_recent | (is_seen & (entries < num_sinks)[None, :])
                 scores = tl.where(is_seen, scores, float("-inf"))
             new_maximum = tl.maximum(maximum, tl.max(scores, 1) * scale)
             probs = tl.exp2(scores * scale - new_maximum[:, None])
             shrink = tl.exp2(maximum - new_maximum)
             total = total * shrink + tl.sum(probs, 1)
-            values = numbers(
-                v, v_scales, blocks, entries, is_read, of_values, queries, KV, D, WIDTH, BLOCK_SIZE
-            )
+            if KV == "bf16" or KV == "fp32":
+                values = load_tile(v, None, blocks, entries, is_read, queries, KV, D, WIDTH, BLOCK_SIZE)
+            else:
+                values = dequantised(v_codes, of_values, queries, KV, WIDTH)
+                k_codes = load_codes(k, next_blocks, next_entries, next_is_entry, KV, D, WIDTH, BLOCK_SIZE)
+                v_codes = load_codes(v, next_blocks, next_entries, next_is_entry, KV, D, WIDTH, BLOCK_SIZE)
+                of_keys = load_scales(
+                    k_scales, next_blocks, next_entries, next_is_entry, KV, D, WIDTH, BLOCK_SIZE
+                )
+                of_values = load_scales(
+                    v_scales, next_blocks, next_entries, next_is_entry, KV, D, WIDTH, BLOCK_SIZE
+                )
             acc = tl.dot(probs.to(queries.dtype), values, acc * shrink[:, None], input_precision="ieee")
             maximum = new_maximum
             entries, blocks = next_entries, next_blocks
-            of_keys = scales_or_none(k_scales, blocks, entries, next_is_entry, KV, D, BLOCK_SIZE)
-            of_values = scales_or_none(v_scales, blocks, entries, next_is_entry, KV, D, BLOCK_SIZE)
     result = (acc / total[:, None]).to(out.dtype.element_ty)
     tl.store(out + token[:, None] * out_stride + element, result, mask=is_element)
     if lse is not None:

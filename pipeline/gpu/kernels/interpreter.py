@@ -21,6 +21,8 @@ import torch
 from pipeline.errors import ConfigError
 
 SWITCH = "TRITON_INTERPRET"
+FUSION = "TRITON_DEFAULT_FP_FUSION"
+"""Of a product and a sum, when kernels are compiled."""
 MIN_CAPABILITY = 8, 0
 RESULT_TYPE_OF = {
     "binary_op": 0,
@@ -56,6 +58,8 @@ def prepare(device: torch.device) -> str:
 def _import(interprets: bool) -> str:
     if interprets and "triton" not in sys.modules:
         os.environ[SWITCH] = "1"
+    if not interprets:  # 3.6 to 3.9 do by themselves, though 3.9 warns; later ones do not
+        os.environ.setdefault(FUSION, "1")
     try:
         return str(importlib.import_module("triton").__version__)
     except ImportError as error:

@@ -32,6 +32,8 @@ multiprocessor to itself, which at 16 warps has enough loads under way to hide L
 
 DEPTH = tl.constexpr(80.0)
 NONE = tl.constexpr(2147483647)
+UNROLL = tl.constexpr(2)
+"""Loads of a thread under way in a pass that reduces nothing before its end."""
 
 
 @triton.jit
@@ -67,12 +69,12 @@ def value_of(key, KEY_BITS: tl.constexpr):
 
 
 @triton.jit
-def best_of(row_ptr, V: tl.constexpr, BLOCK: tl.constexpr):
+def best_of(row_ptr, V, BLOCK: tl.constexpr):
     """The best logit and the lowest id that has it."""
     lanes = tl.arange(0, BLOCK)
     values = tl.full([BLOCK], float("-inf"), tl.float32)
     ids = tl.full([BLOCK], NONE, tl.int32)
-    for start in range(0, V, BLOCK):
+    for start in tl.range(0, V, BLOCK, loop_unroll_factor=UNROLL):
         x = tl.load(row_ptr + start + lanes, mask=start + lanes < V, other=float("-inf")).to(tl.float32)
         ids = tl.where(x > values, start + lanes, ids)
         values = tl.maximum(values, x)
@@ -88,7 +90,7 @@ def weights_from(x, peak, temperature):
 
 @triton.jit
 def sums_from(
-    row_ptr, a, b, c, peak, temperature, IS_COUNT: tl.constexpr, V: tl.constexpr, BLOCK: tl.constexpr,
+    row_ptr, a, b, c, peak, temperature, IS_COUNT: tl.constexpr, V, BLOCK: tl.constexpr,
     KEY_BITS: tl.constexpr,
 ):  # fmt: skip
     """Of the tokens from each of the keys up: how many, or their weights. fp64."""
@@ -96,7 +98,7 @@ def sums_from(
     sum_a = tl.zeros([BLOCK], tl.float32)
     sum_b = tl.zeros([BLOCK], tl.float32)
     sum_c = tl.zeros([BLOCK], tl.float32)
-    for start in range(0, V, BLOCK):
+    for start in tl.range(0, V, BLOCK, loop_unroll_factor=UNROLL):
         x = tl.load(row_ptr + start + lanes, mask=start + lanes < V, other=float("-inf")).to(tl.float32)
         key = key_of(x, KEY_BITS)
         weight = tl.full([BLOCK], 1.0, tl.float32) if IS_COUNT else weights_from(x, peak, temperature)
@@ -113,7 +115,7 @@ def sums_from(
 @triton.jit
 def threshold(
     row_ptr, target, floor, peak, temperature, IS_STRICT: tl.constexpr, IS_COUNT: tl.constexpr,
-    V: tl.constexpr, BLOCK: tl.constexpr, KEY_BITS: tl.constexpr,
+    V, BLOCK: tl.constexpr, KEY_BITS: tl.constexpr,
 ):  # fmt: skip
     """The largest key from which up the sum is at least `target` (IS_STRICT: more), and the sum above it.
     Keys under `floor` do not count; 0: there is none.
@@ -138,7 +140,7 @@ def threshold(
 
 
 @triton.jit
-def tie_of(row_ptr, key, rank, V: tl.constexpr, BLOCK: tl.constexpr, KEY_BITS: tl.constexpr):
+def tie_of(row_ptr, key, rank, V, BLOCK: tl.constexpr, KEY_BITS: tl.constexpr):
     """Of the tokens with this key, in order of ids, number `rank`, else the last; -1: none has it."""
     lanes = tl.arange(0, BLOCK)
     begin = tl.zeros([], tl.int32)
@@ -161,7 +163,7 @@ def tie_of(row_ptr, key, rank, V: tl.constexpr, BLOCK: tl.constexpr, KEY_BITS: t
 
 @triton.jit
 def draw_first(
-    row_ptr, noise, top_k, top_p, peak, temperature, V: tl.constexpr, BLOCK: tl.constexpr,
+    row_ptr, noise, top_k, top_p, peak, temperature, V, BLOCK: tl.constexpr,
     KEY_BITS: tl.constexpr,
 ):  # fmt: skip
     """Among the top_k best, of which the fewest with top_p of the mass are kept."""
@@ -169,7 +171,7 @@ def draw_first(
     everything, _, _ = sums_from(row_ptr, floor, floor, floor, peak, temperature, False, V, BLOCK, KEY_BITS)
     total = everything
     last = floor  # of it the first num_last tokens are kept, and all above
-    num_last = tl.full([], V, tl.float64)
+    num_last = tl.full([], NONE, tl.float64)  # all
     if top_k > 0:
         wanted = top_k.to(tl.float64)
         key, above = threshold(row_ptr, wanted, floor, peak, temperature, False, True, V, BLOCK, KEY_BITS)
@@ -192,13 +194,13 @@ def draw_first(
     target = noise * tl.minimum(total, everything)
     key, above = threshold(row_ptr, target, floor, peak, temperature, True, False, V, BLOCK, KEY_BITS)
     weight = weights_from(value_of(key, KEY_BITS), peak, temperature).to(tl.float64)
-    rank = tl.minimum(tl.floor((target - above) / weight), V)
+    rank = tl.minimum(tl.floor((target - above) / weight), NONE)
     rank = tl.where(key < last, num_last - 1, tl.where(key == last, tl.minimum(rank, num_last - 1), rank))
     return tie_of(row_ptr, tl.maximum(key, last), rank.to(tl.int32), V, BLOCK, KEY_BITS)
 
 
 @triton.jit
-def draw_any(row_ptr, noise, peak, temperature, V: tl.constexpr, BLOCK: tl.constexpr):
+def draw_any(row_ptr, noise, peak, temperature, V, BLOCK: tl.constexpr):
     """Among all, by id."""
     lanes = tl.arange(0, BLOCK)
     total = tl.zeros([], tl.float64)
@@ -234,7 +236,7 @@ def sample_kernel(
     position_ptr,
     out_ptr,
     stride,
-    V: tl.constexpr,
+    V,
     BLOCK: tl.constexpr,
     KEY_BITS: tl.constexpr,
 ):
@@ -270,6 +272,7 @@ def sample(logits: Tensor, rows: SamplingRows, config: LaunchConfig | None = Non
         *columns,
         token_ids,
         logits.stride(0),
+        vocab_size,
         **_constants(vocab_size, logits.dtype == torch.bfloat16, config),
         num_warps=config.num_warps,
         num_stages=config.num_stages,
@@ -288,7 +291,7 @@ class TritonSampler(SamplingOp):
 
 def _constants(vocab_size: int, is_bf16: bool, config: LaunchConfig) -> dict[str, int]:
     block = min(config.constants["BLOCK"], triton.next_power_of_2(vocab_size))
-    return {"V": vocab_size, "BLOCK": block, "KEY_BITS": 16 if is_bf16 else 32}
+    return {"BLOCK": block, "KEY_BITS": 16 if is_bf16 else 32}
 
 
 def variants(shape: ModelShape) -> list[Variant]:
@@ -297,11 +300,11 @@ def variants(shape: ModelShape) -> list[Variant]:
     columns |= {"position_ptr": "*i64", "out_ptr": "*i64"}
     return [
         Variant(
-            name=f"sampling {shape.name} {dtype}",
+            name=f"sampling {dtype}",
             kernel=sample_kernel,
-            types={"logits_ptr": f"*{dtype}", **columns, "stride": "i32"},
+            types={"logits_ptr": f"*{dtype}", **columns, "stride": "i32", "V": "i32"},
             constants=_constants(shape.vocab_size, dtype == "bf16", DEFAULT),
-            aligned=frozenset(("logits_ptr", *columns, "stride")),
+            aligned=frozenset(("logits_ptr", *columns, "stride", "V")),
             config=DEFAULT,
             max_registers=128,  # a row has a multiprocessor to itself: 16 warps of them
         )
