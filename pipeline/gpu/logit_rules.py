@@ -68,6 +68,10 @@ class LogitRules:
         self.allow(logits)
         logits = self.ban(logits)
         self.penalise(logits)
+        return self.narrow(logits, temperature)
+
+    def narrow(self, logits: Tensor, temperature: Tensor) -> Tensor:
+        """typical_p and min_p, on [M, V] in place."""
         if self.typical_p is not None:
             keep_typical(logits, temperature, self.typical_p)
         if self.min_p is not None:

@@ -252,13 +252,12 @@ def config_for(q: Tensor, cache: Cache) -> LaunchConfig:
 
 
 def default_config(head_dim: int, kv_dtype: KvDtype, dtype: torch.dtype = torch.bfloat16) -> LaunchConfig:
-    """What neither an A100 nor an H100 spills: 8 warps of 16 rows each, fewer where a row is 256 wide, and
-    scores of half the keys where codes are widened beside them."""
-    if dtype == torch.float32:
+    """What neither an A100 nor an H100 spills, with windows or without: warps of 16 rows, of 8 where they are
+    256 wide. It goes by no more than this, for the bits of a row depend on it."""
+    if dtype == torch.float32 or kv_dtype == "fp32":
         return LaunchConfig(4, 1, {"TILE_ROWS": 32, "TILE_KEYS": 32})
     rows = 64 if head_dim > 128 else 128
-    keys = 32 if is_quantised(kv_dtype) and head_dim > 64 else 64
-    return LaunchConfig(8, 2, {"TILE_ROWS": rows, "TILE_KEYS": keys})
+    return LaunchConfig(8, 2, {"TILE_ROWS": rows, "TILE_KEYS": 32 if head_dim > 64 else 64})
 
 
 def variants(shape: ModelShape) -> list[Variant]:

@@ -19,6 +19,8 @@ KERNELS = (
     "linear_int8",
     "linear_int4",
     "sampling",
+    "token_mask",
+    "penalties",
     "block_copy",
 )
 """Each with `variants(shape)`."""

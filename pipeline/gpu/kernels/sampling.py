@@ -23,7 +23,10 @@ import triton.language as tl
 from torch import Tensor
 
 from pipeline.gpu.kernels.config import LaunchConfig, find_config
+from pipeline.gpu.kernels.penalties import penalise
+from pipeline.gpu.kernels.token_mask import mask_tokens
 from pipeline.gpu.kernels.variant import ModelShape, Variant
+from pipeline.gpu.logit_rules import LogitRules
 from pipeline.gpu.sampling import SamplingOp, SamplingRows
 
 DEFAULT = LaunchConfig(num_warps=16, num_stages=2, constants={"BLOCK": 4096})
@@ -287,6 +290,18 @@ class TritonSampler(SamplingOp):
 
     def choose(self, logits: Tensor, rows: SamplingRows) -> Tensor:
         return sample(logits, rows)
+
+    def apply_rules(self, rules: LogitRules, logits: Tensor, temperature: Tensor) -> Tensor:
+        if rules.mask is not None:
+            mask_tokens(logits, rules.mask)
+        logits = rules.ban(logits)
+        if rules.counted_at is not None:
+            assert rules.counts is not None and rules.places is not None
+            assert rules.repetition is not None and rules.frequency is not None
+            assert rules.presence is not None
+            penalties = (rules.repetition, rules.frequency, rules.presence)
+            penalise(logits, rules.counted_at, rules.counts, rules.places, penalties)
+        return rules.narrow(logits, temperature)
 
 
 def _constants(vocab_size: int, is_bf16: bool, config: LaunchConfig) -> dict[str, int]:

@@ -10,6 +10,7 @@ from pipeline.gpu.kernels.workloads.attention import decode, prefill
 from pipeline.gpu.kernels.workloads.choices import sample
 from pipeline.gpu.kernels.workloads.copies import copy
 from pipeline.gpu.kernels.workloads.rows import add_norm, gate, rope
+from pipeline.gpu.kernels.workloads.rules import mask, penalty
 from pipeline.gpu.kernels.workloads.weighed import weighed
 from pipeline.gpu.kernels.workloads.weights import int4, int8
 from pipeline.gpu.kernels.workloads.workload import Workload
@@ -61,6 +62,8 @@ BUILDERS: Mapping[str, Builder] = {
     "activation": _by_tokens(gate),
     "rope_kv": _by_tokens(rope),
     "sampling": _by_tokens(sample),
+    "token_mask": _by_tokens(mask),
+    "penalties": _by_tokens(penalty),
     "linear_int8": _by_tokens(int8),
     "linear_int4": _by_tokens(int4),
     "block_copy": _by_tokens(copy),
