@@ -84,7 +84,7 @@ class Scheduler:
         self._tombstones: set[int] = set()
         self._outcome = Outcome(len(roles))
         parts = (self._limit, policies, self.residents, self.waiting, self._outcome)
-        self._recovery = Recovery(policies, self.residents, self.waiting, self._outcome, self._live)
+        self.recovery = Recovery(policies, self.residents, self.waiting, self._outcome, self._live)
         self._planners = [Planner(worker, role, *parts) for worker, role in enumerate(roles)]
 
     @property
@@ -115,11 +115,6 @@ class Scheduler:
     def num_outranked(self) -> int:
         """Those of them that were for a waiting one; the others were for a running one to grow."""
         return sum(each.num_outranked for each in self._planners)
-
-    @property
-    def num_recomputed(self) -> int:
-        """Times that a sequence ran when the device was lost."""
-        return self._recovery.num_recomputed
 
     @property
     def last_preempted_ids(self) -> list[int]:
@@ -240,7 +235,7 @@ class Scheduler:
         self.is_lost, self._last_void_step = True, self.num_steps
         if is_out_of_memory:
             self._limit.shrink()
-        return self._recovery.lose(self.device)
+        return self.recovery.lose(self.device)
 
     def device_ready(self, device: DeviceReady) -> list[Rejected]:
         """Planning goes on. Answers to those without a row that can never run on it any more; those with one
@@ -249,7 +244,7 @@ class Scheduler:
         self.device, self.is_lost = device, False
         self._limit.renew(device.max_num_batched_tokens)
         rejections: list[Rejected] = []
-        for sequence in self._recovery.renew(device):
+        for sequence in self.recovery.renew(device):
             try:
                 self._check(sequence)
             except RequestError as error:

@@ -370,7 +370,7 @@ class Schedule(Stage[Any, ScheduleOptions]):
             "requests_running": scheduler.num_running,
             "requests_waiting": scheduler.num_waiting,
             "preemptions_total": scheduler.num_preemptions,
-            "recomputed_requests_total": scheduler.num_recomputed,
+            "recomputed_requests_total": scheduler.recovery.num_recomputed,
             "preemptions_outranked_total": scheduler.num_outranked,
             "padding_tokens_total": scheduler.num_padding_tokens,
             "steps_total": scheduler.num_steps,

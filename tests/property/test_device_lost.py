@@ -140,7 +140,7 @@ ALL_MACHINES = [*MACHINES, PlainFair, Sharing, Pinning, split(Sharing)]
 @pytest.mark.parametrize("machine", MACHINES)
 def test_device_lost(machine: type[Losing]) -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        machine, settings=settings(max_examples=30, stateful_step_count=40, deadline=None)
+        machine, settings=settings(max_examples=16, stateful_step_count=40, deadline=None)
     )
 
 
