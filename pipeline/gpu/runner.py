@@ -137,8 +137,10 @@ class Runner:
 
     def renew(self) -> DeviceReady:
         """Go on after a launch that raised, with what it took given back. All sequences will be admitted
-        anew, which replaces what their slots held. What is on disk is told anew.
+        anew, which replaces what their slots held. What is on disk is told anew. Raises what the device
+        raises, if it has not got over it.
         """
+        self._device.wait_sync()
         gc.collect()
         if self._capacity.device == "cuda":
             torch.cuda.empty_cache()
