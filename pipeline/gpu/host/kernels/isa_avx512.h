@@ -39,6 +39,9 @@ inline Floats first(int n, Floats a, Floats b) {
 // Lane i of a where bit i is set, else of b.
 inline Floats where(uint32_t bits, Floats a, Floats b) { return {_mm512_mask_mov_ps(b.v, __mmask16(bits), a.v)}; }
 
+// The lanes whose bits are set, moved to the front; then anything.
+inline Floats chosen(uint32_t bits, Floats a) { return {_mm512_maskz_compress_ps(__mmask16(bits), a.v)}; }
+
 // Bit i is set where lane i of a is b's or more.
 inline uint32_t at_least(Floats a, Floats b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GE_OQ); }
 
