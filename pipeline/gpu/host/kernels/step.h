@@ -1,5 +1,4 @@
-// All layers of a decoder over one packed batch: Llama, and what Qwen and Gemma have beside it. A null pointer
-// stands for a part that the family lacks.
+// All layers of a decoder over one packed batch.
 #pragma once
 #include <optional>
 #include "attention_plan.h"
@@ -7,95 +6,7 @@
 #include "linear.h"
 #include "pack.h"
 #include "pointwise.h"
-
-struct Layer {
-    const float* input_norm;  // [hidden], padded with 0 as all rows are
-    const float* mlp_norm;
-    const float* post_attention_norm;  // [hidden], or null: of what attention gives, before it is added
-    const float* post_mlp_norm;        // the same of the feed-forward
-    const float* q_norm;               // [head_dim], or null: of each head
-    const float* k_norm;
-    const float* cos;  // [max_position][head_dim / 2]
-    const float* sin;
-    Linear qkv, output, gate_up, down;  // gate and up interleaved (pack.h)
-    int32_t window;                     // see AttentionPlan::run; 0: none
-};
-
-struct Model {
-    int32_t num_layers, hidden, vocab, max_position;
-    int32_t is_gelu;  // the gate's activation; else SiLU
-    float embedding_scale;
-    float logits_cap;  // logits become logits_cap * tanh(logit / logits_cap); 0: as they are
-    float eps;
-    Heads heads;
-    const Layer* layers;
-    const float* norm;
-    Linear embedding;  // read by the row; it may be the head
-    Linear head;
-};
-
-struct Step {
-    int32_t num_tokens, num_logits, num_threads;
-    Batch batch;
-    const int64_t* token_ids;
-    const int64_t* positions;
-    const int64_t* slots;
-    const int64_t* logits_rows;
-    uint8_t* const* keys;  // [num_layers]
-    uint8_t* const* values;
-    float* logits;  // [num_logits][head.outputs]
-    char* workspace;
-};
-
-// Cuts the workspace into aligned arrays; with a null start it only counts.
-class Carver {
-   public:
-    explicit Carver(char* start) : start_(start) {}
-
-    template <class T>
-    T* take(int64_t count) {
-        char* at = start_ ? start_ + used_ : nullptr;
-        used_ += (count * int64_t(sizeof(T)) + 63) / 64 * 64;
-        return reinterpret_cast<T*>(at);
-    }
-
-    int64_t used() const { return used_; }
-
-   private:
-    char* start_;
-    int64_t used_ = 0;
-};
-
-struct Workspace {
-    float* residual;   // [T][hidden width]
-    float* chosen;     // [R][hidden width], R <= T: of the rows that yield logits
-    float* change;     // [T][hidden width], to be normed and added; null where nothing is
-    float* qkv;        // [T][qkv outputs]
-    bf16* q;           // [T][H][D]
-    float* attended;   // [T][output width]
-    float* inner;      // [T][down width]
-    float* normed;     // [threads][hidden width]
-    Rows rows;
-
-    Workspace(const Model& model, int num_tokens, int num_threads, Carver& carver) {
-        const Layer& layer = model.layers[0];
-        const int64_t tokens = num_tokens, width = layer.qkv.width;
-        residual = carver.take<float>(tokens * width);
-        chosen = carver.take<float>(tokens * width);
-        change = layer.post_mlp_norm ? carver.take<float>(tokens * width) : nullptr;
-        qkv = carver.take<float>(tokens * layer.qkv.outputs);
-        q = carver.take<bf16>(tokens * model.heads.num_heads * model.heads.kv.head_dim);
-        attended = carver.take<float>(tokens * layer.output.width);
-        inner = carver.take<float>(tokens * layer.down.width);
-        normed = carver.take<float>(int64_t(num_threads) * width);
-        const int64_t most = tokens * std::max({layer.qkv.width, layer.output.width, layer.down.width});
-        rows.wide = carver.take<bf16>(most);
-        rows.bytes = reinterpret_cast<int8_t*>(rows.wide);  // a linear's rows are one or the other
-        rows.scales = carver.take<float>(most / GROUP);
-        rows.totals = carver.take<float>(most / GROUP);
-        rows.sums = carver.take<int32_t>(most / LANES);
-    }
-};
+#include "workspace.h"
 
 // Attention of all rows, and of those that yield logits: nobody asks for the last layer's output of the others.
 struct Plans {
