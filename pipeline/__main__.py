@@ -20,6 +20,7 @@ COMMANDS = {
     "serve": "run the server",
     "chat": "talk to a running server",
     "model": "fetch, list and show models",
+    "keys": "make API keys and their limits",
     "check-config": "check config.toml and show what would run",
     "eval": "measure what quantised weights and KV cost in quality",
     "bench": "measure one stage, or the whole pipeline",
@@ -27,6 +28,8 @@ COMMANDS = {
     "doctor": "say what holds a server back, and what to change",
     "simulate": "plan capacity: a trace on a device that need not exist",
     "memory": "plan KV memory: what a token takes, how many requests fit",
+    "compile-kernels": "compile the GPU kernels ahead of time, and check them",
+    "tune-kernels": "measure how the GPU kernels are best launched here",
 }
 
 

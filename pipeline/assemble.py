@@ -16,9 +16,11 @@ from pipeline.core.import_path import resolve
 from pipeline.core.policies import SchedulingOptions, make_policies
 from pipeline.core.roles import SEPARATIONS, Role
 from pipeline.errors import ConfigError
-from pipeline.gpu.options import RunnerOptions
-from pipeline.messages import DeviceReady
+from pipeline.gpu.opening import OPENER, RunnerWords, opener
+from pipeline.gpu.options import RunnerOptions, placement_of
+from pipeline.messages import DeviceReady, SamplingParams
 from pipeline.runtime.bridge import RunnerFactory
+from pipeline.runtime.frames import RunnerSpec
 from pipeline.runtime.inbox import Inbox
 from pipeline.runtime.stage import Outlet, Stage, StageContext
 from pipeline.runtime.supervisor import AnyStage, Supervisor
@@ -27,7 +29,7 @@ from pipeline.telemetry import Sampler, Settings, Telemetry, TraceSampler
 from pipeline.telemetry.slow_log import SlowLog
 from pipeline.telemetry.span_export import Sender, SpanExport
 from pipeline.telemetry.vitals import num_cpus
-from pipeline.topology import CREDITS, LINKS, NODES, Lane, Link
+from pipeline.topology import CREDITS, Graph, Lane, Link, graph
 
 StageClass = type[Stage[Any, Any]]
 
@@ -37,6 +39,7 @@ class Blueprint:
     """A checked configuration: for every stage its class and its options. Nothing is built yet."""
 
     config: Config
+    graph: Graph
     classes: Mapping[str, StageClass]
     options: Mapping[str, msgspec.Struct]
 
@@ -55,7 +58,8 @@ class Pipeline:
 
 def check(config: Config) -> Blueprint:
     """Resolve every import path and convert every options table. Raises ConfigError naming the key."""
-    classes = {node.name: _stage_class(config, node.name) for node in NODES}
+    plan = graph(config.stages)
+    classes = {name: _stage_class(config, plan, name) for name in plan.names}
     options = {name: _options(config, name, stage_class) for name, stage_class in classes.items()}
     device_options(config)
     _check_credits(config, options["schedule"])
@@ -65,7 +69,7 @@ def check(config: Config) -> Blueprint:
     _check_policies(config, options["schedule"])
     if config.trace.otlp_endpoint is not None:
         _sender_class(config)
-    return Blueprint(config, classes, options)
+    return Blueprint(config, plan, classes, options)
 
 
 def build(
@@ -75,11 +79,13 @@ def build(
     log: structlog.typing.FilteringBoundLogger | None = None,
 ) -> Pipeline:
     """Wire the graph. `runner` stands in for the one that config describes (tests, benches)."""
-    config = blueprint.config
+    config, plan = blueprint.config, blueprint.graph
     log = log or structlog.get_logger()
+    if not config.model.generation_defaults:
+        card = msgspec.structs.replace(card, generation=SamplingParams())
     trace = Trace(config.trace.capacity, enabled=config.trace.enabled)
     telemetry = Telemetry(card.name, **asdict(config.metrics))
-    inboxes = {node.name: Inbox[Any](config.stages[node.name].inbox) for node in NODES}
+    inboxes = {node.name: Inbox[Any](config.stages[node.name].inbox) for node in plan.nodes}
     resources: dict[type, object] = {
         ModelCard: card,
         Gate: Gate(),
@@ -87,9 +93,9 @@ def build(
         RunnerFactory: replace(runner or runner_factory(blueprint, card), num_workers=num_workers(blueprint)),
     }
     stages: dict[str, list[AnyStage]] = {}
-    for node in NODES:
+    for node in plan.nodes:
         outlets: dict[type, Outlet] = {
-            link.carries: inboxes[link.target] for link in LINKS if link.source == node.name
+            link.carries: inboxes[link.target] for link in plan.links if link.source == node.name
         }
         ctx = StageContext(
             node.name, inboxes[node.name], outlets, resources, trace, log.bind(stage=node.name)
@@ -97,7 +103,7 @@ def build(
         make, options = blueprint.classes[node.name], blueprint.options[node.name]
         stages[node.name] = [make(ctx, options) for _ in range(config.stages[node.name].workers)]
         services = [stage.service for stage in stages[node.name]]
-        telemetry.watch_stage(node.name, inboxes[node.name], services, _data_source(node.name))
+        telemetry.watch_stage(node.name, inboxes[node.name], services, _data_source(plan, node.name))
     exports = _listeners(config, telemetry, card.name, log)
     sampler = Sampler(telemetry, lambda device: settings(blueprint, device))
     supervisor = Supervisor(list(stages.values()), config.server.drain_timeout_s, log, [*exports, sampler])
@@ -166,28 +172,17 @@ def device_options(config: Config) -> RunnerOptions:
 
 def runner_factory(blueprint: Blueprint, card: ModelCard) -> RunnerFactory:
     """The runner of config, with the device half of the sample stage. Opening it imports torch."""
-    options = _share_cores(device_options(blueprint.config), num_workers(blueprint))
+    config, workers = blueprint.config, num_workers(blueprint)
+    options = _share_cores(device_options(config), workers)
     sample, sample_options = blueprint.classes["sample"], blueprint.options["sample"]
-    opened: list[Any] = []
-
-    def open_runner() -> Any:
-        from pipeline.gpu.runner import load_runner
-
-        if opened:
-            return opened[0].fork()
-        origin = f"{sample.__module__}:{sample.__qualname__}.device_op"
-        sampling_op = resolve(origin, getattr(sample, "device_op", ""))
-        opened.append(
-            load_runner(
-                card,
-                options,
-                sampling_op=lambda: sampling_op(sample_options),
-                num_workers=num_workers(blueprint),
-            )
-        )
-        return opened[0]
-
-    return RunnerFactory(open_runner)
+    spec: RunnerSpec | None = None
+    if placement_of(options) == "process":
+        card = msgspec.structs.replace(card, tokenizer_json="", chat_template=None)
+        words = RunnerWords(card, options, config.stages["sample"].use, msgspec.to_builtins(sample_options))
+        server = config.server
+        spec = RunnerSpec(OPENER, words.encoded(), workers, server.log_level, server.log_format)
+    open_runner: Callable[[], Any] = opener(card, options, sample, sample_options, workers)
+    return RunnerFactory(open_runner, process=spec)
 
 
 def num_workers(blueprint: Blueprint) -> int:
@@ -203,7 +198,7 @@ def _share_cores(options: RunnerOptions, workers: int) -> RunnerOptions:
     return msgspec.structs.replace(options, num_threads=max(1, num_threads // workers))
 
 
-def _stage_class(config: Config, name: str) -> StageClass:
+def _stage_class(config: Config, plan: Graph, name: str) -> StageClass:
     path = config.stages[name].use
     key = f"{config.origin}: stages.{name}.use"
     stage_class = resolve(key, path)
@@ -211,14 +206,14 @@ def _stage_class(config: Config, name: str) -> StageClass:
         raise ConfigError(f"{key} = {path!r}: must be a subclass of pipeline.runtime.stage.Stage")
     if inspect.isabstract(stage_class):
         raise ConfigError(f"{key} = {path!r}: leaves abstract methods: {_abstract(stage_class)}")
-    _check_links(key, path, name, stage_class)
+    _check_links(plan, key, path, name, stage_class)
     return stage_class
 
 
-def _check_links(key: str, path: str, name: str, stage_class: StageClass) -> None:
+def _check_links(plan: Graph, key: str, path: str, name: str, stage_class: StageClass) -> None:
     """A stage must take all that is sent to it, and give nothing that no link carries."""
-    sent = _carried(lambda link: link.target == name)
-    carried = _carried(lambda link: link.source == name)
+    sent = _carried(plan, lambda link: link.target == name)
+    carried = _carried(plan, lambda link: link.source == name)
     if missing := sent - set(getattr(stage_class, "takes", ())):
         raise ConfigError(f"{key} = {path!r}: its `takes` must also have {_names(missing)}")
     if unknown := set(stage_class.gives) - carried:
@@ -228,8 +223,8 @@ def _check_links(key: str, path: str, name: str, stage_class: StageClass) -> Non
         )
 
 
-def _carried(of: Callable[[Link], bool]) -> set[type]:
-    return {link.carries for link in LINKS if of(link)}
+def _carried(plan: Graph, of: Callable[[Link], bool]) -> set[type]:
+    return {link.carries for link in plan.links if of(link)}
 
 
 def _check_credits(config: Config, schedule: msgspec.Struct) -> None:
@@ -311,9 +306,9 @@ def _with_model_len(config: Config, stage_class: StageClass, stage: StageConfig)
     return {"max_model_len": config.model.max_model_len, **stage.options}
 
 
-def _data_source(name: str) -> str:
+def _data_source(plan: Graph, name: str) -> str:
     """The stage whose data link leads to this one; empty: none does."""
-    return next((link.source for link in LINKS if link.target == name and link.lane is Lane.DATA), "")
+    return next((link.source for link in plan.links if link.target == name and link.lane is Lane.DATA), "")
 
 
 def _names(types: set[type]) -> str:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from pipeline.checkpoint.reference import DEFAULT_REFERENCE, parse
 from pipeline.errors import ConfigError, ModelError
-from pipeline.topology import NODES, Node
+from pipeline.topology import WHOLE, Node, graph
 
 DEFAULT_PATH = Path("config.toml")
 
@@ -53,6 +53,9 @@ class ModelConfig(Section, frozen=True):
     """What clients call the model; None: its own name."""
     max_model_len: Count | None = None
     """Prompt and answer together, in tokens; None: what the model was trained for."""
+    generation_defaults: bool = True
+    """What requests do not say of their sampling is as the model's generation_config has it; false: at
+    temperature 1, unfiltered, as in OpenAI's API."""
 
 
 class TraceConfig(Section, frozen=True):
@@ -93,7 +96,7 @@ class StageConfig(Section, frozen=True):
 
 
 class Config(msgspec.Struct, frozen=True):
-    """The whole configuration. `stages` has every stage of topology; `device` is not checked yet."""
+    """The whole configuration. `stages` has every stage of the graph; `device` is not checked yet."""
 
     origin: str
     """The file, for messages about tables that are checked later."""
@@ -196,15 +199,15 @@ def _model(origin: str, table: Mapping[str, Any]) -> ModelConfig:
 
 
 def _stages(origin: str, tables: Mapping[str, Any]) -> dict[str, StageConfig]:
-    _refuse_unknown(origin, "stages", tables, [node.name for node in NODES], what="stage")
-    return {node.name: _stage(origin, node, tables.get(node.name, {})) for node in NODES}
+    _refuse_unknown(origin, "stages", tables, WHOLE.names, what="stage")
+    return {node.name: _stage(origin, node, tables.get(node.name, {})) for node in graph(tables).nodes}
 
 
 def _stage(origin: str, node: Node, value: object) -> StageConfig:
     key = f"stages.{node.name}"
     table = _table(origin, key, value)
     if "workers" in table and node.workers is None:
-        pools = ", ".join(other.name for other in NODES if other.workers is not None)
+        pools = ", ".join(other.name for other in WHOLE.nodes if other.workers is not None)
         raise _fault(
             origin, f"{key}.workers", table["workers"], f"only {pools} may have more than one worker"
         )

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.checkpoint import ModelCard, describe
+from pipeline.checkpoint.card import ModelCard
 from pipeline.checkpoint.fake import byte_card
+from pipeline.checkpoint.model import describe
 from pipeline.checkpoint.reference import DEFAULT_REFERENCE
 from pipeline.checkpoint.store import resolve
 

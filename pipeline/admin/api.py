@@ -11,7 +11,7 @@ from pipeline.admin.guard import WILDCARDS, headers, host_of
 from pipeline.admin.kv import KvApi
 from pipeline.admin.live import TICK_S, Live
 from pipeline.admin.page_files import INDEX, PageFiles
-from pipeline.admin.views import About
+from pipeline.admin.views import About, link_view
 from pipeline.assemble import Pipeline
 from pipeline.checkpoint.card import ModelCard
 from pipeline.doctor import diagnose
@@ -20,6 +20,7 @@ from pipeline.stages.ingress.about import window_s
 from pipeline.stages.ingress.replies import json_bytes
 from pipeline.telemetry import CONTENT_TYPE, Evidence
 from pipeline.telemetry.perfetto import Recorded, chrome_trace
+from pipeline.topology import graph
 
 MAX_PAGES = 32
 """That are open at the same time."""
@@ -107,7 +108,10 @@ class Api:
         return _event(b"snapshot", _encode(self._live.tick()))
 
     def _about(self, request: web.Request) -> About:
+        plan = graph(self._pipeline.inboxes)
         return About(
+            stages=plan.names,
+            links=tuple(map(link_view, plan.links)),
             model=self._card.name,
             door=self._door_url(request),
             has_chat=self._card.chat_template is not None,

@@ -8,7 +8,7 @@ import msgspec
 from pipeline import __version__
 from pipeline.admin.blocks import BlockMap
 from pipeline.messages import SEGMENTS
-from pipeline.topology import LINKS, NODES, Lane
+from pipeline.topology import Lane, Link
 
 
 class StageView(msgspec.Struct, frozen=True, gc=False):
@@ -123,6 +123,10 @@ class LinkView(msgspec.Struct, frozen=True):
     is_control: bool
 
 
+def link_view(link: Link) -> LinkView:
+    return LinkView(link.source, link.target, link.carries.__name__, link.lane is Lane.CONTROL)
+
+
 class About(msgspec.Struct, frozen=True):
     """What does not change while the server runs."""
 
@@ -133,10 +137,8 @@ class About(msgspec.Struct, frozen=True):
     """The model has a chat template."""
     version: str = __version__
     segments: tuple[str, ...] = SEGMENTS
-    stages: tuple[str, ...] = tuple(node.name for node in NODES)
-    links: tuple[LinkView, ...] = tuple(
-        LinkView(link.source, link.target, link.carries.__name__, link.lane is Lane.CONTROL) for link in LINKS
-    )
+    stages: tuple[str, ...] = ()
+    links: tuple[LinkView, ...] = ()
 
 
 class Backlog(msgspec.Struct, frozen=True):

@@ -36,9 +36,10 @@ from pipeline.messages import (
     StepPlan,
     TextBatch,
     TokenBatch,
+    TokenCall,
     TokenizedRequest,
 )
-from pipeline.topology import CREDITS, LINKS, Lane
+from pipeline.topology import CREDITS, WHOLE, Lane
 
 MakeStep = Callable[[Load, int, list[Row], int], object]
 
@@ -252,6 +253,8 @@ class Plans(Feed):
             stand.inbox.offer(plan)
 
 
+NOT_FED = (TokenCall,)
+"""Questions beside the flow of requests."""
 FEEDS: dict[type, Callable[[Load], Feed]] = {
     GenerateRequest: Requests,
     TokenizedRequest: Device,
@@ -264,7 +267,7 @@ FEEDS: dict[type, Callable[[Load], Feed]] = {
 
 def feed_for(stage: str, load: Load) -> Feed:
     """The feed of the stage in this place of the graph, whatever its class."""
-    for link in LINKS:
+    for link in WHOLE.links:
         if link.target == stage and link.lane is Lane.DATA:
             return FEEDS[link.carries](load)
     raise StagelineError(f"{stage} is sent no messages: `stageline bench pipeline` covers it")

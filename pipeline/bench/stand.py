@@ -27,7 +27,6 @@ from pipeline.runtime.stage import StageContext
 from pipeline.runtime.supervisor import AnyStage
 from pipeline.runtime.trace import Point, Trace
 from pipeline.telemetry import Telemetry
-from pipeline.topology import LINKS, NODES
 
 _TRACE_POINTS = 1 << 20
 _SINK_BOUND = 64
@@ -112,8 +111,11 @@ def build_stand(blueprint: Blueprint, name: str, card: ModelCard, runner: Runner
     """The stage `name` of the blueprint; `runner` stands in for the one that config describes."""
     config, make, options = blueprint.config.stages[name], blueprint.classes[name], blueprint.options[name]
     inbox, trace = Inbox[Any](config.inbox), Trace(_TRACE_POINTS)
-    bounds = {node.name: max(_SINK_BOUND, blueprint.config.stages[node.name].inbox) for node in NODES}
-    links = [link for link in LINKS if link.source == name]
+    bounds = {
+        node.name: max(_SINK_BOUND, blueprint.config.stages[node.name].inbox)
+        for node in blueprint.graph.nodes
+    }
+    links = [link for link in blueprint.graph.links if link.source == name]
     targets = {target: Inbox[Any](bounds[target]) for target in sorted({link.target for link in links})}
     resources = {
         ModelCard: card,

@@ -1,10 +1,14 @@
 """ModelCard: everything the server must know of a model before a weight is read."""
 
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
-from tokenizers import Tokenizer
+
+from pipeline.messages import SamplingParams
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 
 class RopeScaling(msgspec.Struct, frozen=True):
@@ -79,7 +83,11 @@ class ModelCard(msgspec.Struct, frozen=True):
     eos_token: str | None
     eos_ids: tuple[int, ...]
     """Every id that ends an answer (config, generation_config and template's end of turn)."""
+    generation: SamplingParams = SamplingParams()
+    """How its makers would have it sampled (generation_config), where a request does not say otherwise."""
 
-    def new_tokenizer(self) -> Tokenizer:
+    def new_tokenizer(self) -> "Tokenizer":
         """A tokenizer of the caller's own: one per worker, since a shared one must not be mutated."""
+        from tokenizers import Tokenizer  # an architecture is of use where there is no tokenizer
+
         return Tokenizer.from_str(self.tokenizer_json)

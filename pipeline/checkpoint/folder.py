@@ -1,7 +1,7 @@
 """A folder in Hugging Face layout -> ModelCard."""
 
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 from tokenizers import Tokenizer
@@ -12,12 +12,36 @@ from pipeline.checkpoint.hf_config import architecture_of, read_config
 from pipeline.checkpoint.json_file import read_json
 from pipeline.checkpoint.safetensors_files import tensor_files
 from pipeline.errors import ModelError
+from pipeline.messages import SamplingParams
 
 T = TypeVar("T")
 
 
+_Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
+
+
 class _GenerationConfig(msgspec.Struct, frozen=True):
     eos_token_id: int | list[int] | None = None
+    temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] | None = None
+    top_k: Annotated[int, msgspec.Meta(ge=-1)] | None = None
+    top_p: _Share | None = None
+    min_p: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    typical_p: _Share | None = None
+    repetition_penalty: Annotated[float, msgspec.Meta(gt=0, le=2)] | None = None
+
+    def sampling(self) -> SamplingParams:
+        """The same as the defaults of requests."""
+        given = {
+            "temperature": self.temperature,
+            "top_k": None if self.top_k is None else max(self.top_k, 0),
+            "top_p": self.top_p,
+            "min_p": self.min_p,
+            "typical_p": self.typical_p,
+            "repetition_penalty": self.repetition_penalty,
+        }
+        return msgspec.convert(
+            {name: each for name, each in given.items() if each is not None}, SamplingParams
+        )
 
 
 class _NamedTemplate(msgspec.Struct, frozen=True):
@@ -63,6 +87,7 @@ def describe_folder(path: Path, reference: str, name: str | None = None) -> Mode
         bos_token=_content(words.bos_token),
         eos_token=eos,
         eos_ids=eos_ids(named, template, tokenizer.token_to_id),
+        generation=generation.sampling(),
     )
 
 

@@ -10,7 +10,7 @@ from pipeline.checkpoint.folder import describe_folder
 from pipeline.checkpoint.gguf_file import describe_gguf
 from pipeline.checkpoint.gguf_header import read_header
 from pipeline.checkpoint.reference import HubRepo, parse
-from pipeline.checkpoint.safetensors_files import tensor_files, tensor_shapes
+from pipeline.checkpoint.safetensors_files import tensor_shapes
 from pipeline.checkpoint.store import fetch
 
 
@@ -36,16 +36,3 @@ def num_parameters(card: ModelCard) -> int:
     if card.format == "gguf":
         return sum(math.prod(tensor.shape) for tensor in read_header(card.path).tensors.values())
     return sum(math.prod(shape) for shape in tensor_shapes(card.path).values())
-
-
-def weights_id(card: ModelCard) -> str:
-    """Of the files that hold the weights, as they are now: another text for others, without reading them."""
-    files = [card.path] if card.format == "gguf" else sorted(tensor_files(card.path))
-    stats = [(file.name, file.stat()) for file in files]
-    return "\n".join(f"{name} {stat.st_size} {stat.st_mtime_ns}" for name, stat in stats)
-
-
-def size_bytes(card: ModelCard) -> int:
-    """Bytes of the files that hold the weights."""
-    files = [card.path] if card.format == "gguf" else tensor_files(card.path)
-    return sum(file.stat().st_size for file in files)

@@ -23,8 +23,9 @@ from pipeline.bench.report import fit_report, planning_report, stage_report, who
 from pipeline.bench.samples import Load
 from pipeline.bench.stand import bench_stage, build_stand
 from pipeline.bench.whole import WholeSettings, measure
-from pipeline.checkpoint import ModelCard, load_card
+from pipeline.checkpoint.card import ModelCard
 from pipeline.checkpoint.fake import byte_card
+from pipeline.checkpoint.model import load_card
 from pipeline.cli import Commands
 from pipeline.config import load, override
 from pipeline.core.policies import SchedulingOptions

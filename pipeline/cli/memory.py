@@ -11,7 +11,8 @@ from rich.table import Table
 from pipeline import config as configuration
 from pipeline.assemble import device_options
 from pipeline.checkpoint.card import ModelCard
-from pipeline.checkpoint.model import load_card, num_parameters, size_bytes
+from pipeline.checkpoint.model import load_card, num_parameters
+from pipeline.checkpoint.weight_files import size_bytes
 from pipeline.cli import Commands
 from pipeline.gpu.kv.dtype import KvDtype, block_bytes
 from pipeline.gpu.memory.free import free_host_bytes

@@ -8,9 +8,10 @@ from rich.table import Table
 
 from pipeline import config
 from pipeline.checkpoint.card import Architecture, ModelCard
-from pipeline.checkpoint.model import describe, load_card, num_parameters, size_bytes
+from pipeline.checkpoint.model import describe, load_card, num_parameters
 from pipeline.checkpoint.reference import ALLOWED, parse
 from pipeline.checkpoint.store import fetch, list_models, models_folder
+from pipeline.checkpoint.weight_files import size_bytes
 from pipeline.cli import Commands
 
 REFERENCE_HELP = "model reference; by default the one in ./config.toml, else the built-in default"

@@ -14,8 +14,10 @@ from typing import Any
 import structlog
 import uvloop
 
-from pipeline import admin, assemble, checkpoint, logs
+from pipeline import admin, assemble, logs
 from pipeline import config as configuration
+from pipeline.checkpoint.card import ModelCard
+from pipeline.checkpoint.model import load_card, rename
 from pipeline.errors import StageCrashed
 
 EPILOG = """\
@@ -72,15 +74,15 @@ def run(args: argparse.Namespace) -> int:
     logs.configure(config.server.log_level, config.server.log_format)
     blueprint = assemble.check(config)
     started = time.monotonic()
-    card = checkpoint.load_card(config.model.reference)
+    card = load_card(config.model.reference)
     if config.model.name:
-        card = checkpoint.rename(card, config.model.name)
+        card = rename(card, config.model.name)
     print(f"Loading {card.name} ...", file=sys.stderr, flush=True)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(blueprint, card, started))
 
 
-async def _serve(blueprint: assemble.Blueprint, card: checkpoint.ModelCard, started: float) -> int:
+async def _serve(blueprint: assemble.Blueprint, card: ModelCard, started: float) -> int:
     pipeline = assemble.build(blueprint, card)
     until = asyncio.Event()
     is_ready = False
@@ -130,7 +132,7 @@ def _on_signals(until: asyncio.Event, serving: "asyncio.Future[None]", is_ready:
 
 def _announce(
     pipeline: assemble.Pipeline,
-    card: checkpoint.ModelCard,
+    card: ModelCard,
     beside: admin.AdminServer | None,
     took_s: float,
 ) -> None:

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from loadgen.errors import LoadgenError
 from loadgen.traces import FORMAT_NAMES, Blocks, load
-from pipeline.checkpoint import load_card
+from pipeline.checkpoint.model import load_card
 from pipeline.cli import Commands
 from pipeline.errors import ConfigError
 from pipeline.simulate.against import AIM, compare, read_result, workload_of

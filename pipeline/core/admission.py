@@ -1,6 +1,7 @@
 """Whether a request fits the model: pure, with the numbers in the message."""
 
 from pipeline.errors import RequestError
+from pipeline.messages import SamplingParams
 
 
 def fit(
@@ -35,3 +36,13 @@ def fit(
             code="context_length_exceeded",
         )
     return wanted
+
+
+def num_kept(num_prompt_tokens: int, sampling: SamplingParams, max_model_len: int) -> int:
+    """Of a prompt, what `truncate_prompt_tokens` leaves; these are its last tokens."""
+    most = sampling.truncate_prompt_tokens
+    if most is None:
+        return num_prompt_tokens
+    if most < 0:
+        most = max(max_model_len - (sampling.max_tokens or 1), 1)
+    return min(num_prompt_tokens, most)

@@ -12,6 +12,7 @@ from pipeline.messages import (
     Open,
     TextBatch,
     Timings,
+    TokenLogprob,
 )
 
 NEVER_DUE = 1 << 62
@@ -37,6 +38,8 @@ class Answer:
         "ending",
         "is_chat",
         "last_ns",
+        "logprobs",
+        "logprobs_sink",
         "num_cached_tokens",
         "num_dropped_tokens",
         "num_pending",
@@ -69,6 +72,9 @@ class Answer:
         self.num_cached_tokens = 0
         self.num_dropped_tokens = 0
         self.num_preemptions = 0
+        self.logprobs_sink = opened.logprobs_sink
+        self.logprobs: list[TokenLogprob] = []
+        """Of the pending tokens, where it asked."""
         self.text = ""
         self.num_pending = 0
         """Tokens since the last write, those without text included."""
@@ -91,6 +97,12 @@ class Answer:
         self.text, self.num_pending = "", 0
         self.num_written += num_tokens
         return text, num_tokens
+
+    def tell_logprobs(self) -> None:
+        """Hand over those of the tokens that are written next."""
+        if self.logprobs_sink is not None and self.logprobs:
+            told, self.logprobs = self.logprobs, []
+            self.logprobs_sink.logprobs(told)
 
     def end(self, step: TextBatch, finish_reason: FinishReason, taken_ns: int) -> Ending:
         """The terminal row is in `step`, taken at `taken_ns`: from here on `ending` is set."""

@@ -32,16 +32,34 @@ class Vocabulary:
         vocab_size: the model's, at least the tokenizer's; ids that are no token have no text.
     """
 
-    __slots__ = ("pieces", "strip")
+    __slots__ = ("_all_pieces", "_special", "pieces", "strip")
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
         to_piece, self.strip = _read_decoder(tokenizer)
         vocab = tokenizer.get_vocab(with_added_tokens=True)
-        special = {id_ for id_, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+        added = tokenizer.get_added_tokens_decoder().items()
+        special = {token_id: token.content for token_id, token in added if token.special}
+        self._special = special
+        self._all_pieces: list[Piece] | None = None
         self.pieces: list[Piece] = [""] * max(vocab_size, max(vocab.values(), default=-1) + 1)
         for token, token_id in vocab.items():
             if token_id not in special:
                 self.pieces[token_id] = _as_text(to_piece(token))
+
+    @property
+    def all_pieces(self) -> list[Piece]:
+        """As `pieces`, with the names of special tokens as their text."""
+        if self._all_pieces is None:
+            pieces = self.pieces.copy()
+            for token_id, name in self._special.items():
+                pieces[token_id] = name
+            self._all_pieces = pieces
+        return self._all_pieces
+
+    def spell(self, token_id: int) -> bytes:
+        """One token by itself; a special one by its name."""
+        piece = self._special.get(token_id) or self.pieces[token_id]
+        return piece.encode() if isinstance(piece, str) else piece
 
 
 class Detokenizer:
@@ -54,8 +72,8 @@ class Detokenizer:
 
     __slots__ = ("_held", "_is_direct", "_pieces", "_strip")
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self._pieces = vocabulary.pieces
+    def __init__(self, vocabulary: Vocabulary, *, skips_special: bool = True) -> None:
+        self._pieces = vocabulary.pieces if skips_special else vocabulary.all_pieces
         self._held = b""
         self._strip = vocabulary.strip
         self._is_direct = self._strip == 0  # a whole piece can go out as it is

@@ -59,6 +59,12 @@ class Flights:
     def __len__(self) -> int:
         return sum(map(len, self._flying))
 
+    def clear(self) -> None:
+        """None of them will be applied: the device is lost, and the blocks with it."""
+        self.num_resting = 0
+        for flying in self._flying:
+            flying.clear()
+
     def num_of(self, worker: int) -> int:
         return len(self._flying[worker])
 

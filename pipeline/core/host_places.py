@@ -34,13 +34,17 @@ class HostPlaces:
     """
 
     def __init__(self, device: DeviceReady) -> None:
-        self.pool = BlockPool(device.num_host_blocks, self._taken)
         self.is_tier = False
         """Prefix blocks are kept here, and found: core.tiers."""
         self.lost: Callable[[Entry], None] = lambda entry: None
         """Is told of an entry that lost its place and is nowhere else."""
         self.written: Callable[[Entry], None] = lambda entry: None
         """Is told of an entry whose content has arrived in its place."""
+        self.renew(device)
+
+    def renew(self, device: DeviceReady) -> None:
+        """Nothing is in any place so far, and nobody holds one."""
+        self.pool = BlockPool(device.num_host_blocks, self._taken)
         self._entries: dict[int, Entry] = {}
         """By place."""
         self._saves: dict[int, int] = {}

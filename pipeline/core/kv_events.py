@@ -57,6 +57,11 @@ class KvEvents:
         del self._held[link.key]
         self._append("removed", link)
 
+    def cleared(self) -> None:
+        """Nothing is held any more."""
+        self._held.clear()
+        self._append("cleared")
+
     def since(self, seq: int) -> list[Event] | None:
         """Those from number `seq` on; None if that one is no longer kept, or was never told."""
         if not self.first_seq <= seq <= self.last_seq + 1:

@@ -1,12 +1,13 @@
 """Outcome: the rows of the next TokenBatch while they gather, and the times that go with them."""
 
+from collections.abc import Container
 from collections.abc import Sequence as Seq
 from itertools import chain
 
 from pipeline.core.flights import Flight
 from pipeline.core.sequence import Sequence
 from pipeline.core.timeline import Timeline
-from pipeline.messages import FinishReason, SequenceTimes, Started, TokenBatch
+from pipeline.messages import FinishReason, Logprobs, SequenceTimes, Started, TokenBatch
 
 
 class Outcome:
@@ -20,6 +21,7 @@ class Outcome:
         self._stepped: set[int] = set()
         """Workers that a step was applied of since the last take()."""
         self._step_id = 0
+        self._logprobs: Logprobs | None = None
         self._clear()
 
     @property
@@ -54,6 +56,17 @@ class Outcome:
         self._token_ids += token_ids
         self._finish_reasons += [FinishReason.NONE] * len(request_ids)
 
+    def logprobs(self, told: Logprobs, request_ids: Container[int]) -> None:
+        """Of the tokens that come next; those of other requests are left out."""
+        mine = self._logprobs = self._logprobs or Logprobs([], [], [], [], [])
+        for row, request_id in enumerate(told.request_ids):
+            if request_id in request_ids:
+                mine.request_ids.append(request_id)
+                mine.token_ids.append(told.token_ids[row])
+                mine.values.append(told.values[row])
+                mine.top_ids.append(told.top_ids[row])
+                mine.top_values.append(told.top_values[row])
+
     def end(self, sequence: Sequence, token_id: int, reason: FinishReason) -> None:
         """The sequence's terminal row."""
         self._request_ids.append(sequence.request_id)
@@ -78,6 +91,7 @@ class Outcome:
             times=[self._times(each, now_ns) for each in self._timed],
             elapsed_ns=tuple(chain.from_iterable(each.elapsed_ns for each in self._timelines)),
             sent_ns=now_ns,
+            logprobs=self._logprobs,
         )
         self._clear()
         return batch
@@ -97,6 +111,10 @@ class Outcome:
                     sequence.num_prompt_tokens,
                     sequence.sampling.stop,
                     sequence.num_cached_tokens,
+                    tenant=sequence.terms.tenant,
+                    min_tokens=sequence.sampling.min_tokens,
+                    includes_stop=sequence.sampling.include_stop_str_in_output,
+                    skips_special=sequence.sampling.skip_special_tokens,
                 )
             )
 
@@ -106,3 +124,4 @@ class Outcome:
         self._finish_reasons: list[int] = []
         self._started: list[Started] = []
         self._timed: list[Sequence] = []
+        self._logprobs = None

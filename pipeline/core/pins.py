@@ -59,6 +59,12 @@ class Pins:
         while self._pinned:
             self._release(next(iter(self._pinned)))
 
+    def forget(self) -> None:
+        """The pool is gone, and every block with it."""
+        self._pinned.clear()
+        self._idle.clear()
+        self._idle_pinned.clear()
+
     def gauges(self) -> dict[str, float]:
         return {
             "kv_blocks_pinned": self.num_pinned,

@@ -60,6 +60,8 @@ class PlanRows:
                 retention.num_sinks if retention.window else 0,
                 retention.window,
                 retention.is_weighed,
+                sequence.num_prompt_tokens,
+                sequence.token_ids.copy() if sequence.sampling.counts_tokens else [],
             )
         )
         sequence.num_told, sequence.dropped_cols = 0, []

@@ -6,6 +6,7 @@ from pipeline.core.policies import Policies
 from pipeline.core.residents import Residents
 from pipeline.core.roles import Role
 from pipeline.core.sequence import Sequence
+from pipeline.core.step_limit import StepLimit
 from pipeline.core.waiting import Waiting
 
 
@@ -15,7 +16,7 @@ class Planner:
     Args:
         worker: whose steps, and
         role: what they hold.
-        max_num_tokens: of a step.
+        limit: tokens of a step.
         outcome: is told who leaves the device.
     """
 
@@ -23,7 +24,7 @@ class Planner:
         self,
         worker: int,
         role: Role,
-        max_num_tokens: int,
+        limit: StepLimit,
         policies: Policies,
         residents: Residents,
         waiting: Waiting,
@@ -34,7 +35,7 @@ class Planner:
         """Preemptions for a waiting sequence; the others were for a running one to grow."""
         self._worker = worker
         self._role = role
-        self._max_num_tokens = max_num_tokens
+        self._limit = limit
         self._policies = policies
         self._residents = residents
         self._waiting = waiting
@@ -43,7 +44,7 @@ class Planner:
 
     def fill(self, now_ns: int) -> PlanRows:
         """The rows of the next step; none if no sequence has anything for the worker to compute."""
-        rows = PlanRows(self._worker, self._max_num_tokens)
+        rows = PlanRows(self._worker, self._limit.num_tokens)
         is_open = self._role.admits and self._is_open(now_ns)
         if is_open:
             self._make_way(now_ns)

@@ -19,7 +19,7 @@ from pipeline.core.kv_events import KvEvents
 from pipeline.core.prefix import NOWHERE, Entry, Link, PrefixHash
 from pipeline.core.sequence import Sequence
 from pipeline.core.tiers import Tiers
-from pipeline.messages import DiskMoved, DiskMoves
+from pipeline.messages import DeviceReady, DiskMoved, DiskMoves
 
 
 class SharedPrefixes(Protocol):
@@ -75,6 +75,10 @@ class SharedPrefixes(Protocol):
         """Blocks are on their way to disk or back, or have to be before the end."""
         ...
 
+    def renew(self, device: DeviceReady) -> None:
+        """The device holds nothing so far, nor does host memory; what is on disk is what it says."""
+        ...
+
     def gauges(self) -> dict[str, float]:
         """For /metrics."""
         ...
@@ -115,6 +119,9 @@ class NoSharing:
 
     def moved(self, moved: DiskMoved) -> None:
         raise AssertionError("nothing was to be moved")
+
+    def renew(self, device: DeviceReady) -> None:
+        return None
 
     def gauges(self) -> dict[str, float]:
         return {}
@@ -231,6 +238,18 @@ class PrefixCache:
     @property
     def is_moving(self) -> bool:
         return self.tiers.shelves.is_moving
+
+    def renew(self, device: DeviceReady) -> None:
+        self.num_forgotten += len(self._on_device)
+        self._on_device.clear()
+        self.tiers.renew(device)
+        self._entries = {entry.link.key: entry for entry in self.tiers.restored()}
+        if self._events is not None:
+            self._events.cleared()
+
+    def rekey(self, prefix_hash: PrefixHash) -> None:
+        """Go by other keys, those of the disk, from the next `renew` on; until then nothing is cached."""
+        self._hash = prefix_hash
 
     def gauges(self) -> dict[str, float]:
         return {

@@ -64,6 +64,10 @@ class PromptEncoder:
             return [special_of.get(token_id, token_id) for token_id in ids]
         return ids
 
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Their text, special tokens too, as their markers."""
+        return self._tokenizer.decode(list(token_ids), skip_special_tokens=False)
+
     def render(self, template: ChatTemplate, messages: Sequence[ChatMessage]) -> str:
         """The conversation as text for `encode`: aliases where the template wrote markers."""
         hidden = _Placeholders([template.source, *(message.content for message in messages)])

@@ -31,21 +31,38 @@ class Residents:
         self.prefixes = prefixes
         self.allocation = allocation
         self.pins = Pins(max_pinned_blocks) if max_pinned_blocks else None
-        self.pool: BlockPool = allocation.new_pool(device.num_blocks, prefixes.forget, self.pins)
         self.running: dict[int, Sequence] = {}
         """By request id, oldest admission first."""
-        self.num_dropping = 0
-        """Of the running, those that may drop blocks of their context (core.retention)."""
         self.num_dropped_blocks = 0
         """So far, of all sequences."""
+        self.handed_over: dict[int, Sequence] = {}
+        """By request id, those that their worker does not know yet."""
+        self.renew(device)
+
+    def renew(self, device: DeviceReady) -> None:
+        """Nothing is on the device so far, and nobody runs."""
+        assert not self.running, "who runs has blocks"
+        self.flights.clear()
+        if self.pins is not None:
+            self.pins.forget()
+        self.pool: BlockPool = self.allocation.new_pool(device.num_blocks, self.prefixes.forget, self.pins)
+        self.num_dropping = 0
+        """Of the running, those that may drop blocks of their context (core.retention)."""
         self.num_kv_tokens = 0
         """Tokens whose KV they hold, steps in flight included."""
         self.num_owed = 0
         """Blocks that growing sequences lacked last and that come free soon: nobody may enter on them."""
-        self.handed_over: dict[int, Sequence] = {}
-        """By request id, those that their worker does not know yet."""
         self._block_size = device.block_size
         self._slots = list(range(device.max_num_seqs - 1, -1, -1))
+
+    def lose(self) -> list[Sequence]:
+        """What they hold is gone: nobody runs any more. Those that did, in the order of their admission."""
+        lost = list(self.running.values())
+        self.running.clear()
+        self.handed_over.clear()
+        for sequence in lost:
+            sequence.lose()
+        return lost
 
     @property
     def num_free_slots(self) -> int:

@@ -150,6 +150,10 @@ class Retentions:
         self._device = device
         self._default = Terms(kv_eviction=kind, kv_budget=budget, kv_sinks=sinks)
 
+    def renew(self, device: DeviceReady) -> None:
+        """It holds so much from now on."""
+        self._device = device
+
     def check(self) -> None:
         """Whether requests that do not say can run on this device. Raises ConfigError."""
         try:

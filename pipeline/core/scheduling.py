@@ -8,6 +8,9 @@ sequence is admitted only when the blocks for all tokens it has fit at once (or 
 it drops some on its way: core.retention), so it is never preempted by its own prompt. When a running one
 finds no block to grow, another (or it itself) is preempted. Since a request that cannot fit alone is refused,
 and preemptions are bounded, every sequence ends.
+
+When the device is lost (`device_lost`, until `device_ready`), nothing is planned, and whoever ran waits again
+(core.recovery).
 """
 
 from pipeline.core.allocation import ALLOCATIONS, AllocationName
@@ -19,9 +22,11 @@ from pipeline.core.plan_rows import PlanRows
 from pipeline.core.planning import Planner
 from pipeline.core.policies import Policies
 from pipeline.core.prefix_cache import NoSharing, SharedPrefixes
+from pipeline.core.recovery import Recovery
 from pipeline.core.residents import Residents
 from pipeline.core.roles import Role
 from pipeline.core.sequence import Sequence
+from pipeline.core.step_limit import StepLimit
 from pipeline.core.waiting import Waiting
 from pipeline.errors import RequestError
 from pipeline.messages import (
@@ -30,6 +35,7 @@ from pipeline.messages import (
     FinishReason,
     Rejected,
     SampledBatch,
+    SamplingParams,
     StepPlan,
     TokenBatch,
     TokenizedRequest,
@@ -69,12 +75,16 @@ class Scheduler:
         self.num_steps = 0
         self.num_padding_tokens = 0
         """What padded batches would have computed for nothing so far."""
+        self.is_lost = False
+        self._last_void_step = 0
+        self._limit = StepLimit(device.max_num_batched_tokens)
         self._eos_ids = frozenset(eos_ids)
         self._live: dict[int, Sequence] = {}
         self._arrived = ArrivedIds()
         self._tombstones: set[int] = set()
         self._outcome = Outcome(len(roles))
-        parts = (device.max_num_batched_tokens, policies, self.residents, self.waiting, self._outcome)
+        parts = (self._limit, policies, self.residents, self.waiting, self._outcome)
+        self._recovery = Recovery(policies, self.residents, self.waiting, self._outcome, self._live)
         self._planners = [Planner(worker, role, *parts) for worker, role in enumerate(roles)]
 
     @property
@@ -105,6 +115,11 @@ class Scheduler:
     def num_outranked(self) -> int:
         """Those of them that were for a waiting one; the others were for a running one to grow."""
         return sum(each.num_outranked for each in self._planners)
+
+    @property
+    def num_recomputed(self) -> int:
+        """Times that a sequence ran when the device was lost."""
+        return self._recovery.num_recomputed
 
     @property
     def last_preempted_ids(self) -> list[int]:
@@ -147,6 +162,7 @@ class Scheduler:
         except RequestError as error:
             return Rejected.of(request.request_id, error)
         self._live[request.request_id] = sequence
+        sequence.end_ids = self._end_ids(sequence.sampling)
         self.policies.lengths.predict(sequence)
         sequence.is_fetching = self.residents.prefixes.expect(sequence, request.sent_ns)
         self.waiting.push(sequence)
@@ -213,10 +229,43 @@ class Scheduler:
             rejections.append(rejected)
         return rejections
 
+    # The device is lost, and another one is there ------------------------------------------
+
+    def device_lost(self, *, is_out_of_memory: bool = False) -> list[int]:
+        """Nothing of what it held counts, and all results to come are void. Those that ran, in their order.
+
+        Args:
+            is_out_of_memory: a step was too large, so those to come are smaller, for a while.
+        """
+        self.is_lost, self._last_void_step = True, self.num_steps
+        if is_out_of_memory:
+            self._limit.shrink()
+        return self._recovery.lose(self.device)
+
+    def device_ready(self, device: DeviceReady) -> list[Rejected]:
+        """Planning goes on. Answers to those without a row that can never run on it any more; those with one
+        get their terminal row.
+        """
+        self.device, self.is_lost = device, False
+        self._limit.renew(device.max_num_batched_tokens)
+        rejections: list[Rejected] = []
+        for sequence in self._recovery.renew(device):
+            try:
+                self._check(sequence)
+            except RequestError as error:
+                self._release(sequence)
+                if sequence.is_started:
+                    self._outcome.end(sequence, NO_TOKEN, FinishReason.ERROR)
+                else:
+                    rejections.append(Rejected.of(sequence.request_id, error))
+        return rejections
+
     # One step -------------------------------------------------------------------------------
 
     def plan(self, now_ns: int, worker: int = 0) -> StepPlan | None:
         """The next step of a worker, or None if no sequence has anything for it to compute."""
+        if self.is_lost:
+            return None
         self._let_in(now_ns)
         rows = self._planners[worker].fill(now_ns)
         if rows.is_empty:
@@ -229,15 +278,22 @@ class Scheduler:
         )
         return rows.seal(self.num_steps, now_ns, self.policies.host.seal(self.num_steps))
 
+    def is_void(self, step_id: int) -> bool:
+        """The device was lost after that step was planned: it counts as never run; do not apply it."""
+        return step_id <= self._last_void_step
+
     def apply(self, sampled: SampledBatch, taken_ns: int) -> Flight:
         """Take in the oldest step in flight of a worker: append its tokens, end what is at its end."""
         flight = self._flights.land(sampled.step_id)
+        self._limit.applied()
         self.pool.give_back(flight.resting)
         self.policies.host.applied(flight.step_id)
         self._learn(flight, sampled)
         self._drop(flight, sampled)
         self._outcome.step(flight, (*sampled.times_ns, taken_ns))
-        live, eos_ids = self._live, self._eos_ids
+        live = self._live
+        if sampled.logprobs is not None:
+            self._outcome.logprobs(sampled.logprobs, self._current(sampled))
         going_on: list[int] = []
         token_ids: list[int] = []
         for request_id, epoch, token_id in zip(
@@ -247,7 +303,7 @@ class Scheduler:
             if sequence is None or sequence.epoch != epoch:
                 continue  # ended or preempted while this row was in flight
             sequence.token_ids.append(token_id)
-            if token_id in eos_ids and not sequence.sampling.ignore_eos:
+            if token_id in sequence.end_ids:
                 self._finish(sequence, token_id, FinishReason.STOP)
             elif len(sequence.token_ids) >= sequence.max_len:
                 self._finish(sequence, token_id, FinishReason.LENGTH)
@@ -262,6 +318,19 @@ class Scheduler:
     def take_tokens(self, now_ns: int) -> TokenBatch | None:
         """All rows since the last call, or None if there is nothing to tell."""
         return self._outcome.take(now_ns)
+
+    def _end_ids(self, sampling: SamplingParams) -> frozenset[int]:
+        ends = frozenset[int]() if sampling.ignore_eos else self._eos_ids
+        return ends.union(sampling.stop_token_ids) if sampling.stop_token_ids else ends
+
+    def _current(self, sampled: SampledBatch) -> set[int]:
+        """Requests whose row in it is still wanted."""
+        rows = zip(sampled.request_ids, sampled.epochs, strict=True)
+        return {
+            request_id
+            for request_id, epoch in rows
+            if (sequence := self._live.get(request_id)) is not None and sequence.epoch == epoch
+        }
 
     def _let_in(self, now_ns: int) -> None:
         """Those that have waited for the disk take part from now on."""

@@ -31,6 +31,8 @@ class Sequence:
     arrived_ns: int
     """When it came to the door."""
     clocked: Clocked
+    end_ids: frozenset[int] = frozenset()
+    """Token ids that end it."""
     epoch: int = 0
     """Rises at each preemption, so that results still in flight are told from new ones."""
     slot: int = -1
@@ -109,6 +111,15 @@ class Sequence:
     def is_held_out(self) -> bool:
         """It is not to be admitted now."""
         return self.is_paused or self.is_fetching
+
+    def lose(self) -> None:
+        """Nothing is left of what the device had of it: all its known tokens are to be computed again."""
+        self.epoch += self.slot >= 0
+        self.slot, self.blocks, self.dropped_cols = -1, [], []
+        self.num_computed = self.num_dropped = self.num_told = 0
+        self.num_tokens = len(self.token_ids)
+        self.is_asking = False
+        self.prefix = Prefix()
 
     def num_to_compute(self) -> int:
         """Tokens to catch up. 0 once the steps in flight already yield its last token.

@@ -49,25 +49,29 @@ class Shelves:
     """Which shelf holds what, what is on its way, and who waits for it."""
 
     def __init__(self, device: DeviceReady, host: HostPlaces) -> None:
+        self.fetch_ns = 0.0
+        """What it takes to fetch a block; 0: not known."""
+        self.num_stored = self.num_fetched = self.num_corrupt = 0
+        self.lost: Callable[[Entry], None] = lambda entry: None
+        """Is told of an entry that is nowhere any more."""
+        self._host = host
+        self._next_id = 0
+        self.renew(device)
+
+    def renew(self, device: DeviceReady) -> None:
+        """The disk is as it says now: nothing is on its way, and nobody waits."""
         disk = device.disk or NO_DISK
         self.keeps = disk.keeps
         self.is_open = disk.num_shelves > 0
         self.fault = ""
-        self.fetch_ns = 0.0
-        """What it takes to fetch a block; 0: not known."""
-        self.num_stored = self.num_fetched = 0
-        self.num_corrupt = disk.num_corrupt
-        self.lost: Callable[[Entry], None] = lambda entry: None
-        """Is told of an entry that is nowhere any more."""
+        self.num_corrupt += disk.num_corrupt
         self.pool = BlockPool(disk.num_shelves, self._taken)
         self._block_bytes = device.block_bytes
-        self._host = host
         self._disk = disk
         self._entries: dict[int, Entry] = {}
         """By shelf."""
         self._offered: dict[Entry, None] = {}
         self._moves: dict[int, _Move] = {}
-        self._next_id = 0
         self._fetching: dict[Entry, list[_Wait]] = {}
         self._waits: dict[int, _Wait] = {}
         """By request id."""

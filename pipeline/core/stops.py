@@ -14,14 +14,16 @@ class StopMatcher:
 
     Args:
         stops: at least one, none empty.
+        includes_stop: the text ends after the stop string, not before it.
     """
 
-    __slots__ = ("_firsts", "_held", "_stops", "is_stopped")
+    __slots__ = ("_firsts", "_held", "_includes_stop", "_stops", "is_stopped")
 
-    def __init__(self, stops: Sequence[str]) -> None:
+    def __init__(self, stops: Sequence[str], *, includes_stop: bool = False) -> None:
         if not stops or not all(stops):
             raise ValueError("stop strings must not be empty")
         self._stops = tuple(stops)
+        self._includes_stop = includes_stop
         self._firsts = frozenset(stop[0] for stop in stops)
         self._held = ""
         self.is_stopped = False
@@ -52,7 +54,7 @@ class StopMatcher:
             begin = text.find(stop)
             if begin >= 0:
                 best = min(best, (begin + len(stop), begin))
-        return best[1]
+        return best[0] if self._includes_stop and best[1] >= 0 else best[1]
 
     def _held_from(self, text: str) -> int:
         """Where the longest suffix begins that is the beginning of a stop string."""
@@ -66,3 +68,19 @@ class StopMatcher:
                     break
                 begin = text.find(first, begin + 1, keep)
         return keep
+
+
+class LateStopMatcher(StopMatcher):
+    """One that lets the text of the first `num_tokens` pushes pass, whatever is in it."""
+
+    __slots__ = ("_num_left",)
+
+    def __init__(self, stops: Sequence[str], num_tokens: int, *, includes_stop: bool = False) -> None:
+        super().__init__(stops, includes_stop=includes_stop)
+        self._num_left = num_tokens
+
+    def push(self, text: str) -> str:
+        if self._num_left:
+            self._num_left -= 1
+            return text
+        return super().push(text)

@@ -43,8 +43,16 @@ class Tiers:
         came back, they that had been on disk."""
         self.host = host
         self.shelves = Shelves(device, host)
-        self._device = device
         self._cost = cost
+        self._begin(device)
+
+    def renew(self, device: DeviceReady) -> None:
+        """Device and host memory hold nothing so far (`host` is renewed already); the disk is as it says."""
+        self.shelves.renew(device)
+        self._begin(device)
+
+    def _begin(self, device: DeviceReady) -> None:
+        self._device = device
         self._num_on_device = 0
         """Entries."""
         self._fresh: list[Entry] = []

@@ -1,20 +1,21 @@
-"""Which code runs the model: the host kernels, or torch. Chosen once, and logged with the reason."""
+"""Which code runs the model: host kernels, Triton's, or torch. Chosen once, and logged with the reason."""
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import structlog
 import torch
 
 from pipeline.checkpoint.card import Architecture
 from pipeline.errors import ConfigError
-from pipeline.gpu.api import KvLayout, Model
+from pipeline.gpu.api import KvLayout, Model, Ops
 from pipeline.gpu.evaluation.evidence import NO_EVIDENCE, SCHEMES, Evidence
 from pipeline.gpu.host.build import Build, HostUnavailable, find_compiler
 from pipeline.gpu.host.library import HostLibrary, load_library
 from pipeline.gpu.host.model import HostDecoder, check_shape
 from pipeline.gpu.host.sampling import HostSampler
 from pipeline.gpu.host.trial import choose_threads
+from pipeline.gpu.kernels.interpreter import prepare
 from pipeline.gpu.kv.dtype import KvDtype
 from pipeline.gpu.models import find_model
 from pipeline.gpu.options import RunnerOptions
@@ -22,7 +23,7 @@ from pipeline.gpu.reference.ops import TorchOps
 from pipeline.gpu.sampling import SamplingOp
 from pipeline.gpu.weights.blocks import Weight
 from pipeline.gpu.weights.choice import choose_weights
-from pipeline.gpu.weights.load import as_source, tensors_of
+from pipeline.gpu.weights.source import as_source, tensors_of
 
 
 class Opened(NamedTuple):
@@ -37,6 +38,8 @@ class Opened(NamedTuple):
     """Whether the memory that a step needs grows with the contexts of its rows."""
     arithmetic: str = ""
     """What the bits of keys and values depend on, beside the model and what they are stored as."""
+    can_capture: bool = False
+    """A decode step waits for nothing on the device, and takes rows that are empty (api.StepInputs)."""
 
 
 def open_model(
@@ -57,20 +60,21 @@ def open_model(
     kv_dtype = _kv_dtype(options, dtype)
     library = _host_library(architecture, options, dtype, device)
     if library is None:
-        ops = TorchOps(device, options.block_size, kv_dtype)
+        ops, arithmetic = _make_ops(options, kv_dtype, device)
         source = tensors_of(as_source(weights))
-        torch_model = family.load(architecture, source, ops, dtype, device)
-        arithmetic = f"torch {torch.__version__} {device.type} {dtype}"
-        return Opened(torch_model, ops, None, kv_dtype, arithmetic=arithmetic)
+        model = family.load(architecture, source, ops, dtype, device)
+        arithmetic, can_capture = f"{arithmetic} {dtype}", not isinstance(ops, TorchOps)
+        sampler = None if isinstance(ops, TorchOps) else _triton_sampler()
+        return Opened(model, ops, sampler, kv_dtype, arithmetic=arithmetic, can_capture=can_capture)
     choice, most = choose_weights(options.weights, evidence), torch.get_num_threads()
-    model = HostDecoder.load(architecture, as_source(weights), library, choice, most, kv_dtype)
+    decoder = HostDecoder.load(architecture, as_source(weights), library, choice, most, kv_dtype)
     _log().info(
-        "the model runs on the host kernels", isa=library.isa_name, weights=choice, formats=model.formats
+        "the model runs on the host kernels", isa=library.isa_name, weights=choice, formats=decoder.formats
     )
     if options.num_threads is None:
-        model.threads = choose_threads(model, architecture, options.block_size)
-    sampler = HostSampler(library, model.threads.many)
-    return Opened(model, model, sampler, kv_dtype, False, f"{library.name} {choice} {model.formats}")
+        decoder.threads = choose_threads(decoder, architecture, options.block_size)
+    sampler = HostSampler(library, decoder.threads.many)
+    return Opened(decoder, decoder, sampler, kv_dtype, False, f"{library.name} {choice} {decoder.formats}")
 
 
 def _kv_dtype(options: RunnerOptions, dtype: torch.dtype) -> KvDtype:
@@ -82,24 +86,29 @@ def _kv_dtype(options: RunnerOptions, dtype: torch.dtype) -> KvDtype:
 def _host_library(
     architecture: Architecture, options: RunnerOptions, dtype: torch.dtype, device: torch.device
 ) -> HostLibrary | None:
-    """None is torch. Raises ConfigError where the configuration asks for what cannot be."""
-    if options.backend == "torch":
-        _choose_torch(options, 'backend = "torch"', is_asked_for=True)
-        return None
+    """None: the model runs on Ops. Raises ConfigError where the configuration asks for what cannot be."""
     try:
         _check(architecture, options, dtype, device)
-        library = load_library(Build(find_compiler()))
+        return load_library(Build(find_compiler()))
     except HostUnavailable as reason:
         if options.backend == "host":
             raise ConfigError(f'backend = "host" cannot run: {reason}') from reason
-        _choose_torch(options, str(reason), device.type != "cpu" or dtype != torch.bfloat16)
+        is_for_triton = options.weights == "int8" and _wants_triton(options, device)
+        if options.weights in SCHEMES and not is_for_triton:
+            raise ConfigError(
+                f'weights = "{options.weights}" needs the host backend, which cannot run: {reason}'
+            ) from reason
+        is_asked_for = options.backend != "auto" or device.type != "cpu" or dtype != torch.bfloat16
+        log = _log().debug if is_asked_for else _log().warning
+        log("the model does not run on the host kernels", reason=str(reason))
         return None
-    return library
 
 
 def _check(
     architecture: Architecture, options: RunnerOptions, dtype: torch.dtype, device: torch.device
 ) -> None:
+    if options.backend not in ("auto", "host"):
+        raise HostUnavailable(f'backend = "{options.backend}"')
     if device.type != "cpu":
         raise HostUnavailable(f"it runs on the CPU, and the device is {device.type}")
     if dtype != torch.bfloat16:
@@ -107,12 +116,32 @@ def _check(
     check_shape(architecture, options.block_size)
 
 
-def _choose_torch(options: RunnerOptions, reason: str, is_asked_for: bool) -> None:
-    """Log the choice of torch: as a warning where nothing in the configuration asked for it."""
-    if options.weights in SCHEMES:
-        raise ConfigError(f'weights = "{options.weights}" needs the host backend, which cannot run: {reason}')
-    log = _log().debug if is_asked_for else _log().warning
-    log("the model runs on torch, not on the host kernels", reason=reason)
+def _make_ops(options: RunnerOptions, kv_dtype: KvDtype, device: torch.device) -> tuple[Ops, str]:
+    """Triton's or torch's, and what the bits of their results depend on."""
+    if _wants_triton(options, device):
+        try:
+            arithmetic = prepare(device)
+        except ConfigError as reason:
+            if options.backend == "triton" or options.weights in SCHEMES:
+                raise
+            _log().warning("the model runs on torch, not on Triton's kernels", reason=str(reason))
+        else:
+            from pipeline.gpu.kernels.ops import TritonOps  # imports triton, as prepare() has settled
+
+            weights: Literal["bf16", "int8"] = "int8" if options.weights == "int8" else "bf16"
+            _log().info("the model runs on Triton's kernels", arithmetic=arithmetic, weights=weights)
+            return TritonOps(options.block_size, kv_dtype, weights), f"{arithmetic} {weights}"
+    return TorchOps(device, options.block_size, kv_dtype), f"torch {torch.__version__} {device.type}"
+
+
+def _wants_triton(options: RunnerOptions, device: torch.device) -> bool:
+    return options.backend == "triton" or (options.backend == "auto" and device.type == "cuda")
+
+
+def _triton_sampler() -> SamplingOp:
+    from pipeline.gpu.kernels.sampling import TritonSampler  # imports triton, as prepare() has settled
+
+    return TritonSampler()
 
 
 def _log() -> structlog.typing.FilteringBoundLogger:

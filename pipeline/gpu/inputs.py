@@ -1,97 +1,205 @@
 """What the device side remembers of each slot, and how a StepPlan becomes the tensors of a step."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from pipeline.gpu.api import StepInputs
-from pipeline.gpu.kv.contexts import Contexts, Ints
+from pipeline.gpu.device import Completion, Device
+from pipeline.gpu.graphs import NO_GRAPHS, DecodeGraphs, GraphShape
+from pipeline.gpu.kv.block_weights import BlockWeights
+from pipeline.gpu.kv.contexts import Contexts
+from pipeline.gpu.logprobs import AskedLogprobs
 from pipeline.gpu.sampling import SamplingRows
 from pipeline.gpu.sampling_slots import SamplingSlots
+from pipeline.gpu.step_buffer import new_buffer
+from pipeline.gpu.step_rows import Ints, StepRows, no_rows, rows_of
 from pipeline.messages import NO_TOKEN, StepPlan
+
+TOKEN_BYTES = 32
+"""Of a step's buffer, for each token; and"""
+ROW_BYTES = 256
+"""for each row beside its table: sampling columns, unless the row has rules."""
+MORE_BYTES = 4096
+"""What alignment adds."""
+
+
+class Weighing(NamedTuple):
+    """What is done with the weights of blocks; None: nothing."""
+
+    moves: tuple[Tensor, Tensor] | None
+    """Of BlockWeights.move."""
+    added: tuple[Tensor, Tensor] | None
+    """Rows and slots, of BlockWeights.add."""
+    asked: Tensor | None
+    """[Q] int64: slots of the plan's questions."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedStep:
-    """A plan as tensors: for the model, for the sampling op, and the slots of the R sampled tokens."""
+    """A plan as tensors: for the model, for the sampling op, and for what is remembered. Their contents are
+    there once the slot table has sent them.
+    """
 
     inputs: StepInputs
+    token_slots: Tensor
+    """[T] int64."""
+    has_unknown: bool
+    """Some tokens are the last that were sampled in their slots."""
     rows: SamplingRows
     sample_slots: Tensor
-    """[R] int64."""
+    """[R] int64: slots of the sampled tokens."""
+    asked: AskedLogprobs | None
+    """Who of the R is to be told how probable his token was; None: nobody."""
+    weighing: Weighing
+    shape: GraphShape | None
+    """Of the graph that it is laid out for; None: it runs kernel by kernel."""
 
 
 class SlotTable:
     """Per-slot state, [max_num_seqs, ...]: block tables and sampling columns in host memory, the last sampled
     token on the device. A plan that admits a sequence to a slot replaces its state.
+
+    For a step: `prepare`, `send`, what it computes, `remember`, `weigh` and `guard`.
+
+    Args:
+        max_num_tokens: of a step.
     """
 
-    def __init__(self, max_num_seqs: int, max_blocks: int, block_size: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        max_num_seqs: int,
+        max_blocks: int,
+        block_size: int,
+        vocab_size: int,
+        device: Device,
+        max_num_tokens: int,
+    ) -> None:
         self._block_size = block_size
-        self._device = device
+        self._torch_device = device.torch_device
         self._block_tables = np.zeros((max_num_seqs, max_blocks), dtype=np.int32)
-        self._sampling = SamplingSlots(max_num_seqs)
-        self._last_token = torch.zeros(max_num_seqs, dtype=torch.int64, device=device)
-        self._contexts = Contexts(max_num_seqs, max_blocks, block_size)
+        self._contexts = Contexts(max_num_seqs, block_size)
+        self._weights = BlockWeights(max_num_seqs, max_blocks, self._torch_device)
+        self._sampling = SamplingSlots(max_num_seqs, vocab_size, self._torch_device)
+        self._last_token = torch.zeros(max_num_seqs, dtype=torch.int64, device=self._torch_device)
+        row_bytes = ROW_BYTES + max_blocks * self._block_tables.itemsize
+        self._buffer = new_buffer(
+            device, max_num_tokens * TOKEN_BYTES + max_num_seqs * row_bytes + MORE_BYTES
+        )
 
-    def prepare(self, plan: StepPlan) -> PreparedStep:
-        """Apply the plan's admissions and block changes, then lay its rows out: numpy over all tokens."""
+    def prepare(self, plan: StepPlan, graphs: DecodeGraphs = NO_GRAPHS) -> PreparedStep:
+        """Apply the plan's admissions and block changes, then lay its rows out; for a graph if one fits."""
         self._sampling.admit(plan.admitted)
         self._contexts.apply(plan, self._block_tables)
         self._block_tables[plan.block_slots, plan.block_cols] = plan.block_ids
-        slots = np.array(plan.slots)
-        num_tokens = np.array(plan.num_tokens)
-        ends = np.cumsum(num_tokens)
-        context_lens = np.array(plan.num_computed) + num_tokens
-        positions = np.arange(ends[-1]) + np.repeat(context_lens - ends, num_tokens)
-        num_dropped = self._contexts.num_dropped(slots)
-        context_lens -= num_dropped
-        num_columns = -(-int(context_lens.max()) // self._block_size)
-        sampling = np.flatnonzero(plan.samples)
-        logits_rows = ends[sampling] - 1
-        token_slots = np.repeat(slots, num_tokens)
-        sinks, windows = self._contexts.masks(slots, self._device)
-        inputs = StepInputs(
-            token_ids=self._token_ids(np.array(plan.token_ids), token_slots),
-            positions=self._on_device(positions),
-            slot_mapping=self._on_device(
-                self._slot_mapping(positions - np.repeat(num_dropped, num_tokens), token_slots)
-            ),
-            query_start=self._on_device(np.concatenate(([0], ends)).astype(np.int32)),
-            context_lens=self._on_device(context_lens.astype(np.int32)),
-            block_tables=self._on_device(self._block_tables[slots, :num_columns]),
-            logits_rows=self._on_device(logits_rows),
-            sinks=sinks,
-            windows=windows,
-            max_queries=int(num_tokens.max()),
-            mass=self._contexts.new_mass(slots, num_columns, self._device),
+        rows = rows_of(plan, self._contexts.num_dropped, self._block_tables, self._block_size)
+        weighed = self._contexts.weighed_rows(rows.slots)
+        fits = rows.is_decode and not weighed.size
+        shape = graphs.fit(*rows.block_tables.shape) if fits else None
+        return self._lay_out(rows, plan, weighed, shape)
+
+    def empty(self, shape: GraphShape) -> tuple[StepInputs, Tensor]:
+        """Inputs and token slots of a decode step of this shape without a row: where those of every such step
+        will be.
+        """
+        self._buffer.begin()
+        laid_out = self._put(no_rows(), shape)
+        self._buffer.upload()
+        return laid_out
+
+    def wait_sync(self) -> None:
+        """For all that was sent, or laid out empty."""
+        self._buffer.wait_sync()
+
+    def send(self, step: PreparedStep) -> None:
+        """Queue the copy of all that was prepared, and what else comes before the model."""
+        self._buffer.upload()
+        if step.weighing.moves is not None:
+            self._weights.move(*step.weighing.moves)
+        if step.has_unknown and step.shape is None:
+            self.fill_in(step.inputs.token_ids, step.token_slots)
+
+    def fill_in(self, token_ids: Tensor, token_slots: Tensor) -> None:
+        """[T], [T]: NO_TOKEN becomes the last token sampled in the slot, which only the device may know."""
+        last = self._last_token.index_select(0, token_slots)
+        torch.where(token_ids == NO_TOKEN, last, token_ids, out=token_ids)
+
+    def remember(self, step: PreparedStep, token_ids: Tensor) -> None:
+        """Keep the step's sampled tokens [R] as their slots' next input; count them where that is asked."""
+        self._last_token.index_copy_(0, step.sample_slots, token_ids)
+        self._sampling.remember(step.rows, token_ids)
+
+    def weigh(self, step: PreparedStep) -> Tensor | None:
+        """Add what the step's rows attended to; what block_weights.least answers the plan's questions from,
+        [Q, N].
+        """
+        added, asked, mass = step.weighing.added, step.weighing.asked, step.inputs.mass
+        if added is not None and mass is not None:
+            self._weights.add(mass, *added)
+        return None if asked is None else self._weights.of(asked, step.inputs.block_tables.shape[1])
+
+    def guard(self, completion: Completion) -> None:
+        """Of the step that was sent last."""
+        self._buffer.guard(completion)
+
+    def _lay_out(
+        self, rows: StepRows, plan: StepPlan, weighed: Ints, shape: GraphShape | None
+    ) -> PreparedStep:
+        put = self._buffer.put
+        self._buffer.begin()
+        inputs, token_slots = self._put(rows, shape, has_mass=bool(weighed.size))
+        sample_slots, last = rows.slots[rows.sampling], rows.ends[rows.sampling] - 1
+        columns = self._sampling.columns(sample_slots, rows.positions[last])
+        asking = self._sampling.asked_logprobs(sample_slots)
+        return PreparedStep(
+            inputs=inputs,
+            token_slots=token_slots,
+            has_unknown=bool((rows.token_ids == NO_TOKEN).any()),
+            rows=self._sampling.rows({name: put(column) for name, column in columns.items()}),
+            sample_slots=put(sample_slots),
+            asked=self._sampling.asked(sample_slots, asking, put(asking)) if asking.size else None,
+            weighing=self._weighing(plan, rows.slots, weighed),
+            shape=shape,
         )
-        columns = self._sampling.columns(slots[sampling], positions[logits_rows])
-        rows = SamplingRows(**{name: self._on_device(column) for name, column in columns.items()})
-        return PreparedStep(inputs, rows, self._on_device(slots[sampling]))
 
-    def remember(self, sample_slots: Tensor, token_ids: Tensor) -> None:
-        """Keep the sampled tokens [R] as their slots' next input."""
-        self._last_token[sample_slots] = token_ids
+    def _put(
+        self, rows: StepRows, shape: GraphShape | None, has_mass: bool = False
+    ) -> tuple[StepInputs, Tensor]:
+        # in one order, and first of all: a graph's inputs are at the same addresses in every step
+        put = self._buffer.put
+        num_tokens, (num_rows, num_columns) = len(rows.token_ids), shape or rows.block_tables.shape
+        tokens = (num_rows,) if shape else (num_tokens,)
+        ends = np.arange(1, num_rows + 1) if shape else rows.ends
+        has_masks = shape is not None or self._contexts.has_masks(rows.slots)
+        sinks, windows = self._contexts.masks(rows.slots) if has_masks else (None, None)
+        token_slots = put(rows.token_slots, tokens)
+        inputs = StepInputs(
+            token_ids=put(rows.token_ids, tokens),
+            positions=put(rows.positions, tokens),
+            slot_mapping=put(rows.slot_mapping, tokens, fill=-1),
+            query_start=put(np.concatenate(([0], ends)).astype(np.int32)),
+            context_lens=put(rows.context_lens, (num_rows,)),
+            block_tables=put(rows.block_tables, (num_rows, num_columns)),
+            logits_rows=put((ends if shape else ends[rows.sampling]) - 1),
+            sinks=None if sinks is None else put(sinks, (num_rows,)),
+            windows=None if windows is None else put(windows, (num_rows,)),
+            max_queries=rows.max_queries,
+            mass=self._new_mass(num_rows, num_columns) if has_mass else None,
+        )
+        return inputs, token_slots
 
-    def drops(self, plan: StepPlan, inputs: StepInputs) -> list[list[int]]:
-        """The plan's step is done: the answers to its questions."""
-        return self._contexts.weigh(plan, inputs.mass)
+    def _new_mass(self, num_rows: int, num_columns: int) -> Tensor:
+        return torch.zeros(num_rows, num_columns, dtype=torch.int64, device=self._torch_device)
 
-    def _token_ids(self, token_ids: Ints, token_slots: Ints) -> Tensor:
-        # [T]; NO_TOKEN stands for the last token sampled in the slot, which only the device may know yet
-        on_device = self._on_device(token_ids)
-        unknown = np.flatnonzero(token_ids == NO_TOKEN)
-        if unknown.size:
-            on_device[self._on_device(unknown)] = self._last_token[self._on_device(token_slots[unknown])]
-        return on_device
-
-    def _slot_mapping(self, entries: Ints, token_slots: Ints) -> Ints:
-        blocks = self._block_tables[token_slots, entries // self._block_size].astype(np.int64)
-        return blocks * self._block_size + entries % self._block_size
-
-    def _on_device(self, array: npt.NDArray[np.generic]) -> Tensor:
-        return torch.from_numpy(array).to(self._device)
+    def _weighing(self, plan: StepPlan, slots: Ints, weighed: Ints) -> Weighing:
+        put = self._buffer.put
+        moves = self._weights.moves(plan, self._contexts.is_weighed)
+        asked = slots[[question.row for question in plan.questions]] if plan.questions else None
+        return Weighing(
+            moves=None if moves is None else (put(moves[0]), put(moves[1])),
+            added=(put(weighed), put(slots[weighed])) if weighed.size else None,
+            asked=None if asked is None else put(asked),
+        )

@@ -15,10 +15,14 @@ class RunnerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """auto is bfloat16."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto is cuda where there is one."""
-    backend: Literal["auto", "host", "torch"] = "auto"
-    """host: the C++ kernels of gpu.host, on the CPU; auto is host where it can run, else torch."""
+    placement: Literal["auto", "thread", "process"] = "auto"
+    """Where the device workers live: see runtime.bridge and runtime.process."""
+    backend: Literal["auto", "host", "triton", "torch"] = "auto"
+    """host: the C++ kernels of gpu.host, on the CPU; triton: those of gpu.kernels, on CUDA, or on the CPU in
+    Triton's interpreter, to check them. auto is host on the CPU, triton on CUDA, and torch where they cannot
+    run."""
     weights: Literal["auto", "bf16", "int8", "int4"] = "auto"
-    """Of the host backend's linears. int4: a GGUF's own quantised blocks, of 4 bits or not, as they are.
+    """Of the linears: int8 on host and triton; int4 on host, a GGUF's own quantised blocks, of 4 bits or not.
     auto is the fastest that an evaluation has found good enough, else bf16."""
     kv_dtype: Literal["auto", "bf16", "int8", "fp8", "int4"] = "auto"
     """What keys and values are stored as (gpu.kv.dtype); auto is as the model's dtype."""
@@ -44,5 +48,17 @@ class RunnerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes, or a size, of that file at most; 0: there is none."""
     disk_kv_keep: bool = False
     """It is there for the next start, with what is in it."""
+    cuda_graphs: bool = True
+    """Decode steps are captured at the start, and are one launch each from then on; where the device is CUDA
+    and the backend waits for nothing."""
+    cuda_graph_memory: str | Annotated[int, Meta(ge=0)] = "1GiB"
+    """Bytes, or a size, that they may take, and"""
+    cuda_graph_s: Annotated[float, Meta(ge=0)] = 30.0
+    """seconds that capturing them may take. Large steps that are not captured run kernel by kernel."""
     num_threads: Count | None = None
     """CPU threads; None is what trial steps run best with (host), or one a core (torch)."""
+
+
+def placement_of(options: RunnerOptions) -> Literal["thread", "process"]:
+    """Where the device workers live. auto: docs/decisions/0026-where-the-device-worker-lives.md."""
+    return "process" if options.placement == "auto" else options.placement

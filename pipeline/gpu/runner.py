@@ -1,67 +1,50 @@
-"""The runner: owns the device, and runs one StepPlan at a time: forward pass, then the sampling op.
+"""The runner: owns the device, and queues one StepPlan after another on it: forward pass, then sampling.
 
 Called from one thread, its device worker's. It knows no stages and no requests, only slots and blocks.
 """
 
+import gc
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import torch
 from msgspec.structs import replace
+from torch import Tensor
 
 from pipeline.checkpoint.card import Architecture, ModelCard
-from pipeline.checkpoint.model import weights_id
+from pipeline.checkpoint.weight_files import weights_id
 from pipeline.errors import ConfigError
 from pipeline.gpu.api import LayerKv, Model
 from pipeline.gpu.backends import Opened, open_model
+from pipeline.gpu.device import Clock, Device, open_device
 from pipeline.gpu.evaluation.evidence import NO_EVIDENCE, Evidence, find_evidence
-from pipeline.gpu.inputs import SlotTable
+from pipeline.gpu.graphs import NO_GRAPHS, Budget, GraphPlan, GraphShape, graph_shapes
+from pipeline.gpu.inputs import PreparedStep, SlotTable
 from pipeline.gpu.kv.cache import log_size, new_kv_cache
 from pipeline.gpu.kv.disk import DiskKv, open_disk_file
 from pipeline.gpu.kv.disk_file import DiskFile
 from pipeline.gpu.kv.dtype import block_bytes, token_bytes
 from pipeline.gpu.kv.host import HostKv
+from pipeline.gpu.launched import LaunchedStep
+from pipeline.gpu.logprobs import DeviceLogprobs, logprobs_of
 from pipeline.gpu.memory.free import free_host_bytes
 from pipeline.gpu.memory.rehearsal import Rehearsal, Shape, measure_blocks
-from pipeline.gpu.memory.sizing import check_kv_memory, count_host_blocks, disk_kv_bytes
+from pipeline.gpu.memory.sizing import check_kv_memory, count_host_blocks, disk_kv_bytes, graph_budget_bytes
 from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.sampling import SamplingOp
 from pipeline.gpu.weights.blocks import Weight
-from pipeline.gpu.weights.load import FileWeights
 from pipeline.messages import DeviceReady, StepHandle, StepPlan
-
-Clock: TypeAlias = Callable[[], int]
 
 STAGING_BLOCKS = 256
 """In host memory, for blocks on their way to disk and back, where none is given for more."""
-
-
-@dataclass(frozen=True, slots=True)
-class FinishedStep:
-    """Implements messages.StepHandle for a device that is done when launch returns."""
-
-    plan: StepPlan
-    begin_ns: int
-    end_ns: int
-    token_ids: list[int]
-    drops: list[list[int]]
-
-    def is_ready(self) -> bool:
-        return True
-
-    def token_ids_sync(self) -> list[int]:
-        return self.token_ids
-
-    def drops_sync(self) -> list[list[int]]:
-        return self.drops
 
 
 class Runner:
     """A model, its KV cache and the state of its slots.
 
     Args:
+        device: the queue that its steps go into.
         new_slots: makes the slots of one runner, and
         new_sampling_op: what samples in them; neither is shared with a fork.
     """
@@ -71,21 +54,25 @@ class Runner:
         model: Model,
         kv_cache: list[LayerKv],
         host_kv: HostKv,
-        new_slots: Callable[[], SlotTable],
+        device: Device,
+        new_slots: Callable[[Device], SlotTable],
         new_sampling_op: Callable[[], SamplingOp],
         capacity: DeviceReady,
-        clock: Clock,
+        graph_plan: GraphPlan | None = None,
     ) -> None:
         self._model = model
         self._kv_cache = kv_cache
         self._host_kv = host_kv
-        self._new_slots, self._slots = new_slots, new_slots()
+        self._device = device
+        self._new_slots, self._slots = new_slots, new_slots(device)
         self._new_sampling_op, self._sampling_op = new_sampling_op, new_sampling_op()
         self._num_threads = torch.get_num_threads()
         self._capacity = capacity
-        self._clock = clock
+        self._graph_plan, self._graphs = graph_plan, NO_GRAPHS
+        self._no_tokens = torch.empty(0, dtype=torch.int64, device=device.torch_device)
         self.mover: DiskKv | None = None
         """runtime.bridge.Mover: moves blocks between host memory and disk."""
+        device.wait_sync()  # what was made on the way here was queued elsewhere
 
     @property
     def capacity(self) -> DeviceReady:
@@ -93,18 +80,39 @@ class Runner:
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> StepHandle:
-        """Run one step; its work is done, and the plan's blocks are written, when this returns."""
-        begin_ns = self._clock()
-        self._host_kv.copy(plan)
-        step = self._slots.prepare(plan)
-        token_ids: list[int] = []
-        logits = self._model.forward(step.inputs, self._kv_cache)
-        if logits.shape[0]:
-            sampled = self._sampling_op(logits, step.rows)
-            self._slots.remember(step.sample_slots, sampled)
-            token_ids = sampled.tolist()
-        drops = self._slots.drops(plan, step.inputs)
-        return FinishedStep(plan, begin_ns, self._clock(), token_ids, drops)
+        """Queue one step, which on the CPU is done when this returns. Waits for nothing on the device, unless
+        the sampling op, the reference's attention, or the admission of a sequence with penalties does.
+        """
+        with self._device.active():
+            step = self._slots.prepare(plan, self._graphs)
+            self._device.start()
+            self._host_kv.copy(plan)
+            self._slots.send(step)
+            logits = self._forward(step)
+            token_ids, logprobs = self._sample(logits, step)
+            weights = self._slots.weigh(step)
+            results = [token_ids, *(logprobs or ()), *(() if weights is None else (weights,))]
+            completion = self._device.finish(results)
+        self._slots.guard(completion)
+        return LaunchedStep(plan, completion, step.asked)
+
+    @torch.inference_mode()
+    def capture_graphs(self) -> None:
+        """Capture decode steps within the plan's budget; seconds. No step may be in flight."""
+        capturer = self._device.capturer
+        if self._graph_plan is not None and capturer is not None:
+            with self._device.active():
+                self._graphs = self._graph_plan.capture(capturer, self._decode_work)
+                self._slots.wait_sync()
+
+    @torch.inference_mode()
+    def rehearse_graphs(self) -> int:
+        """Bytes that capture_graphs will take."""
+        capturer = self._device.capturer
+        if self._graph_plan is None or capturer is None:
+            return 0
+        with self._device.active():
+            return self._graph_plan.rehearse(capturer, self._decode_work)
 
     def add_disk(self, file: DiskFile, *, keeps: bool) -> None:
         """Blocks may go there from host memory."""
@@ -114,22 +122,61 @@ class Runner:
     def fork(self) -> "Runner":
         """Another over the same weights and cache, with slots of its own. Call it on the thread it is for."""
         torch.set_num_threads(self._num_threads)  # OpenMP keeps it by thread
-        return Runner(
+        runner = Runner(
             self._model,
             self._kv_cache,
             self._host_kv,
+            self._device.fork(),
             self._new_slots,
             self._new_sampling_op,
             self._capacity,
-            self._clock,
+            self._graph_plan,
         )
+        runner.capture_graphs()
+        return runner
+
+    def renew(self) -> DeviceReady:
+        """Go on after a launch that raised, with what it took given back. All sequences will be admitted
+        anew, which replaces what their slots held. What is on disk is told anew.
+        """
+        gc.collect()
+        if self._capacity.device == "cuda":
+            torch.cuda.empty_cache()
+        if self.mover is not None:
+            self._capacity = replace(self._capacity, disk=self.mover.renew())
+        return self._capacity
 
     def close(self) -> None:
         """Let the cache go. Idempotent; no launch may follow."""
         if self.mover is not None:
             self.mover.close()
+        self._graphs = NO_GRAPHS
         self._kv_cache = []
         self._host_kv.close()
+
+    def _forward(self, step: PreparedStep) -> Tensor:
+        """[R, V]."""
+        if step.shape is None:
+            return self._model.forward(step.inputs, self._kv_cache)
+        return self._graphs.replay(step.shape)[: step.sample_slots.shape[0]]
+
+    def _sample(self, logits: Tensor, step: PreparedStep) -> tuple[Tensor, DeviceLogprobs | None]:
+        """[R], and of those rows that asked."""
+        if not logits.shape[0]:
+            return self._no_tokens, None
+        token_ids = self._sampling_op(logits, step.rows)
+        self._slots.remember(step, token_ids)
+        asked = step.asked
+        return token_ids, None if asked is None else logprobs_of(logits, token_ids, asked.rows_on_device)
+
+    def _decode_work(self, shape: GraphShape) -> Callable[[], Tensor]:
+        inputs, token_slots = self._slots.empty(shape)
+
+        def work() -> Tensor:
+            self._slots.fill_in(inputs.token_ids, token_slots)
+            return self._model.forward(inputs, self._kv_cache)
+
+        return work
 
 
 def load_runner(
@@ -144,6 +191,8 @@ def load_runner(
     Args:
         num_workers: it and its forks, whose steps run at the same time.
     """
+    from pipeline.gpu.weights.load import FileWeights  # a runner over given weights needs no file formats
+
     weights, evidence = FileWeights(card), find_evidence(card)
     parts = (sampling_op, clock, evidence, num_workers, weights_id(card))
     return build_runner(card.architecture, weights, options, *parts)
@@ -166,19 +215,20 @@ def build_runner(
         model_id: stands for the weights: KV on disk is of use to the same ones only.
     """
     max_model_len = _max_model_len(architecture, options)
-    device = _device(options)
+    device = open_device(options.device, clock)
     check_kv_memory(options.kv_memory)
+    graph_budget_bytes(options.cuda_graph_memory)  # refused before weights are read
     if options.num_threads is not None:
         torch.set_num_threads(options.num_threads)
     dtype = torch.float32 if options.dtype == "float32" else torch.bfloat16
-    opened = open_model(architecture, weights, options, dtype, device, evidence)
+    opened = open_model(architecture, weights, options, dtype, device.torch_device, evidence)
     parts = _Parts(architecture, options, opened, device, max_model_len, sampling_op, clock)
     num_blocks = measure_blocks(
         options,
-        device,
+        device.torch_device,
         parts.block_bytes,
         options.max_num_seqs * parts.max_blocks,
-        lambda most_blocks: num_workers * parts.step_bytes(most_blocks),
+        lambda most_blocks: num_workers * parts.step_bytes(most_blocks) + parts.graph_bytes(),
     )
     log_size(num_blocks, options.block_size, token_bytes(architecture, opened.kv_dtype), opened.kv_dtype)
     num_host_blocks = count_host_blocks(options.host_kv_memory, parts.block_bytes, free_host_bytes())
@@ -189,6 +239,8 @@ def build_runner(
     if has_disk:
         file = open_disk_file(options, parts.kv_id(model_id), parts.block_bytes)
         runner.add_disk(file, keeps=options.disk_kv_keep)
+    if num_workers == 1:  # of two, the first does not decode
+        runner.capture_graphs()
     return runner
 
 
@@ -199,7 +251,7 @@ class _Parts:
     architecture: Architecture
     options: RunnerOptions
     opened: Opened
-    device: torch.device
+    device: Device
     max_model_len: int
     sampling_op: Callable[[], SamplingOp]
     clock: Clock
@@ -221,7 +273,7 @@ class _Parts:
 
     def new_cache(self, num_blocks: int) -> list[LayerKv]:
         block_size = self.options.block_size
-        return new_kv_cache(self.architecture, self.opened.layout, num_blocks, block_size, self.device)
+        return new_kv_cache(self.architecture, self.opened.layout, num_blocks, block_size, self._torch_device)
 
     def runner(self, kv_cache: list[LayerKv], num_blocks: int, num_host_blocks: int = 0) -> Runner:
         options, host_kv = self.options, HostKv(kv_cache, self.opened.layout.kv_block_dim, num_host_blocks)
@@ -230,12 +282,12 @@ class _Parts:
             options.block_size,
             options.max_num_seqs,
             options.max_num_batched_tokens,
-            self.device.type,
+            self._torch_device.type,
             num_host_blocks,
             host_kv.measure_sync(self.clock),
             self.block_bytes,
         )
-        parts = (self._new_slots, self._new_op, ready, self.clock)
+        parts = (self.device, self._new_slots, self._new_op, ready, self._graph_plan)
         return Runner(self.opened.model, kv_cache, host_kv, *parts)
 
     def step_bytes(self, num_blocks: int) -> int:
@@ -248,11 +300,32 @@ class _Parts:
         for kv in kv_cache:  # memory counts from its first use on, and is not to count as the step's
             kv.k.zero_()
             kv.v.zero_()
-        return rehearsal.step_bytes(self.runner(kv_cache, rehearsal.num_blocks).launch, self.device)
+        return rehearsal.step_bytes(self.runner(kv_cache, rehearsal.num_blocks).launch, self._torch_device)
 
-    def _new_slots(self) -> SlotTable:
+    def graph_bytes(self) -> int:
+        """What the captured decode steps of one runner take."""
+        if self._graph_plan is None:
+            return 0
+        needed = self.runner(self.new_cache(1), 1).rehearse_graphs()
+        return min(needed, self._graph_plan.budget.num_bytes)
+
+    @property
+    def _torch_device(self) -> torch.device:
+        return self.device.torch_device
+
+    @property
+    def _graph_plan(self) -> GraphPlan | None:
         options = self.options
-        return SlotTable(options.max_num_seqs, self.max_blocks, options.block_size, self.device)
+        if not (options.cuda_graphs and self.opened.can_capture):
+            return None
+        most_rows = min(options.max_num_seqs, options.max_num_batched_tokens)
+        budget = Budget(graph_budget_bytes(options.cuda_graph_memory), round(options.cuda_graph_s * 1e9))
+        return GraphPlan(graph_shapes(most_rows, self.max_blocks), budget, self.clock)
+
+    def _new_slots(self, device: Device) -> SlotTable:
+        options = self.options
+        sizes = (options.max_num_seqs, self.max_blocks, options.block_size, self.architecture.vocab_size)
+        return SlotTable(*sizes, device, options.max_num_batched_tokens)
 
     def _new_op(self) -> SamplingOp:
         op, faster = self.sampling_op(), self.opened.sampler
@@ -266,12 +339,3 @@ def _max_model_len(architecture: Architecture, options: RunnerOptions) -> int:
     if wanted > limit:
         raise ConfigError(f"max_model_len = {wanted} is over the model's own limit of {limit} positions")
     return wanted
-
-
-def _device(options: RunnerOptions) -> torch.device:
-    has_cuda = torch.cuda.is_available()
-    if options.device == "cuda" and not has_cuda:
-        raise ConfigError(
-            'device = "cuda", but torch sees no CUDA device: install a CUDA build of torch, or set "cpu"'
-        )
-    return torch.device("cuda" if has_cuda and options.device != "cpu" else "cpu")

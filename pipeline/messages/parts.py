@@ -34,6 +34,8 @@ class FinishReason(IntEnum):
     LENGTH = 2
     CANCELLED = 3
     ERROR = 4
+    FILTERED = 5
+    """A rule of the content filter ended it."""
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):

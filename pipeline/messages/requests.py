@@ -5,7 +5,7 @@ from typing import Protocol
 from pipeline.errors import RequestError
 from pipeline.messages.disk import DiskReady
 from pipeline.messages.parts import FinishReason, Message
-from pipeline.messages.sampling import SamplingParams
+from pipeline.messages.sampling import SamplingParams, TokenLogprob
 
 
 class ChatMessage(Message, frozen=True):
@@ -46,6 +46,27 @@ class GenerateRequest(Message, frozen=True):
     arrived_ns: int
     sent_ns: int
     terms: Terms = Terms()
+
+
+class TokenReply(Protocol):
+    """Where tokenize puts the answer to a TokenCall. One of them, once; both return at once."""
+
+    def tokens(self, value: list[int] | str) -> None: ...
+
+    def error(self, error: RequestError) -> None: ...
+
+
+class TokenCall(Message, frozen=True):
+    """ingress -> tokenize: what are the token ids of this, or the text of these? Exactly one of `prompt`,
+    `chat` and `token_ids` is set.
+    """
+
+    reply: TokenReply
+    prompt: str | None = None
+    chat: list[ChatMessage] | None = None
+    token_ids: list[int] | None = None
+    adds_special: bool = True
+    """Of a prompt: with the BOS token, if the tokenizer adds one, as for a completion."""
 
 
 class TokenizedRequest(Message, frozen=True):
@@ -107,7 +128,7 @@ class ClearPins(Message, frozen=True):
 
 
 class DeviceReady(Message, frozen=True):
-    """execute -> schedule, control lane, once at start: what the device can hold."""
+    """execute -> schedule, control lane, at start and after each DeviceLost: what the device can hold."""
 
     num_blocks: int
     block_size: int
@@ -120,6 +141,22 @@ class DeviceReady(Message, frozen=True):
     """KV blocks that host memory holds, and what copying one there takes, or back; 0: not known."""
     block_bytes: int = 0
     disk: DiskReady | None = None
+
+
+class DeviceLost(Message, frozen=True):
+    """execute -> schedule, control lane: nothing that the device held counts any more. It is opened again
+    once Reopen has come; then there is a DeviceReady.
+    """
+
+    reason: str
+    is_out_of_memory: bool = False
+    """A step was too large for it."""
+
+
+class Reopen(Message, frozen=True):
+    """schedule -> execute, control lane, the answer to DeviceLost: all planned so far is forgotten."""
+
+    last_step_id: int
 
 
 class Timings(Message, frozen=True):
@@ -162,6 +199,14 @@ class ClientSink(Protocol):
         ...
 
 
+class LogprobsSink(Protocol):
+    """Where the streamer puts what a request is told of its tokens. Returns at once; never raises."""
+
+    def logprobs(self, entries: list[TokenLogprob]) -> None:
+        """Of the tokens counted by the `delta` that follows at once, whose text may be empty."""
+        ...
+
+
 class Open(Message, frozen=True):
     """ingress -> stream, control lane, posted in the same loop tick as the request it belongs to."""
 
@@ -173,3 +218,5 @@ class Open(Message, frozen=True):
     parent_span_id: str = ""
     """The caller's span; empty: the request's own is the first of its trace."""
     is_chat: bool = False
+    logprobs_sink: LogprobsSink | None = None
+    """Of a request that asked for logprobs: the same object as the sink."""

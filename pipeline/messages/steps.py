@@ -6,7 +6,7 @@ Whoever emits a list gives it away.
 from typing import Protocol
 
 from pipeline.messages.parts import Message
-from pipeline.messages.sampling import SamplingParams
+from pipeline.messages.sampling import Logprobs, SamplingParams, SpelledLogprobs
 
 
 class Admitted(Message, frozen=True):
@@ -22,6 +22,11 @@ class Admitted(Message, frozen=True):
     """See gpu.api.StepInputs.windows."""
     is_weighed: bool = False
     """How much each of its blocks is attended to is added up, for `questions` to come."""
+    num_prompt_tokens: int = 0
+    """Tokens of it from this position on are output."""
+    token_ids: list[int] = []
+    """Prompt and output so far, where sampling.counts_tokens; else empty. The device counts what it samples
+    in the slot from then on itself."""
 
 
 class DropQuestion(Message, frozen=True):
@@ -82,7 +87,7 @@ class StepHandle(Protocol):
 
     @property
     def begin_ns(self) -> int:
-        """When the device began the step."""
+        """When the device began the step; valid once `is_ready()`."""
         ...
 
     def is_ready(self) -> bool: ...
@@ -93,6 +98,10 @@ class StepHandle(Protocol):
 
     def drops_sync(self) -> list[list[int]]:
         """Columns, ascending, for each of the plan's questions. Waits for the device."""
+        ...
+
+    def logprobs_sync(self) -> Logprobs | None:
+        """Of the sampling rows whose requests asked, in row order; None: none did. Waits for the device."""
         ...
 
     @property
@@ -112,6 +121,7 @@ class SampledBatch(Message, frozen=True):
     """planned, device begin, device end, taken by sample, sent by sample."""
     drops: list[list[int]] = []
     """Columns for each of the plan's questions."""
+    logprobs: Logprobs | None = None
 
 
 class Started(Message, frozen=True):
@@ -122,6 +132,11 @@ class Started(Message, frozen=True):
     stop: tuple[str, ...]
     num_cached_tokens: int = 0
     """Of the prompt, whose KV another request had left."""
+    tenant: str = ""
+    min_tokens: int = 0
+    includes_stop: bool = False
+    skips_special: bool = True
+    """See SamplingParams."""
 
 
 class SequenceTimes(Message, frozen=True):
@@ -153,6 +168,8 @@ class TokenBatch(Message, frozen=True):
     elapsed_ns: tuple[int, ...]
     """Running totals of SEGMENTS[STEP_SEGMENTS] over all steps so far, one device worker after another."""
     sent_ns: int
+    logprobs: Logprobs | None = None
+    """Of those tokens in it whose requests asked."""
 
 
 class TextBatch(Message, frozen=True):
@@ -169,3 +186,4 @@ class TextBatch(Message, frozen=True):
     token_sent_ns: int
     taken_ns: int
     sent_ns: int
+    logprobs: SpelledLogprobs | None = None

@@ -1,8 +1,11 @@
-"""The bridge between the loop and the device: a worker thread that owns a runner.
+"""The bridge between the loop and the device: what drives a device, and threads that own its runners.
 
 A runner is used by one thread only, from opening to closing, so nothing of it needs a lock. The loop puts
-plans into the worker's queue and never waits for it; a finished launch comes back as a call on the loop.
-The worker holds what it was given: at most `credits` plans, by the scheduler's rule.
+plans into the thread's queue and never waits for it; a finished launch comes back as a call on the loop.
+A thread holds what it was given: at most `credits` plans, by the scheduler's rule.
+
+A runner that raises has lost the device: its thread runs nothing more until it is told to go on. The threads
+live in this process (`ThreadDevice`) or in a child (runtime.process), by RunnerFactory.
 """
 
 import asyncio
@@ -10,13 +13,17 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+
+from pipeline.runtime.frames import RunnerSpec
 
 Plan = TypeVar("Plan")
 Handle = TypeVar("Handle")
 Plan_contra = TypeVar("Plan_contra", contravariant=True)
 Handle_co = TypeVar("Handle_co", covariant=True)
 Capacity_co = TypeVar("Capacity_co", covariant=True)
+Opened: TypeAlias = Callable[[object, BaseException | None], None]
+"""Is told the capacity, or what was raised instead."""
 
 
 class Runner(Protocol[Plan_contra, Handle_co, Capacity_co]):
@@ -24,11 +31,17 @@ class Runner(Protocol[Plan_contra, Handle_co, Capacity_co]):
 
     @property
     def capacity(self) -> Capacity_co:
-        """What the device can hold; fixed once the runner is open."""
+        """What the device can hold; changed by `renew` only."""
         ...
 
     def launch(self, plan: Plan_contra, /) -> Handle_co:
         """Start one step. It may return before the device is done; steps end in launch order."""
+        ...
+
+    def renew(self) -> Capacity_co:
+        """A launch has raised, and what was on the device counts no more: make ready for sequences that are
+        admitted anew. What it holds now.
+        """
         ...
 
     def close(self) -> None:
@@ -58,68 +71,215 @@ class RunnerFactory:
 
     open: Callable[[], "Runner[object, object, object]"]
     num_workers: int = 1
+    process: RunnerSpec | None = None
+    """How a child process opens the same; None: they live in this one."""
 
 
-class DeviceWorker(Generic[Plan, Handle]):
-    """The thread.
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Whom a device tells what happens, on the loop."""
+
+    launched: Callable[[Any], None]
+    """Each launched step, each worker's in order."""
+    moved: Callable[[Any], None]
+    """Each answer of the mover."""
+    failed: Callable[[BaseException], None]
+    """The device is lost until it is opened again; a MemoryError: for want of memory alone. May be told more
+    than once."""
+
+
+class Device(Protocol):
+    """What the execute stage drives: all workers of one device."""
+
+    async def open(self) -> object:
+        """Its capacity. Again after a failure: what can be kept is kept, and no plan from before is run."""
+        ...
+
+    def submit(self, worker: int, plan: Any) -> None: ...
+
+    def move(self, moves: Any) -> None: ...
+
+    def condemn(self) -> bool:
+        """It answers no more, and the next `open` is to start anew. False: a thread cannot be ended."""
+        ...
+
+    @property
+    def pid(self) -> int:
+        """Of its process; 0: it has none of its own."""
+        ...
+
+    async def close(self) -> None:
+        """After the steps under way. Idempotent."""
+        ...
+
+
+def failure_of(error: BaseException) -> BaseException:
+    """What to tell of what a runner has raised: a MemoryError where it found no memory, host's or device's.
+
+    That one is without the traceback, whose frames hold what the step had allocated.
+    """
+    is_out_of_memory = (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"  # torch's, which only gpu imports
+        or "can't allocate memory" in str(error)
+    )
+    return MemoryError(str(error) or "out of memory") if is_out_of_memory else error
+
+
+class DeviceThread(Generic[Plan, Handle]):
+    """Owns one runner. The callbacks are called on this thread.
 
     Args:
-        deliver: called on the loop with each launched step, in order.
-        fail: called on the loop, once, if the runner raises; the worker has ended then.
+        launched: is told of each launched step, in order.
+        failed: is told what the runner raised; it runs nothing more until `renew`.
     """
 
-    def __init__(self, deliver: Callable[[Handle], None], fail: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self,
+        open_runner: Callable[[], Runner[Any, Any, Any]],
+        launched: Callable[[Handle], object],
+        failed: Callable[[BaseException], object],
+    ) -> None:
         self.mover: Mover | None = None
         """The runner's, once it is open."""
-        self._deliver = deliver
-        self._fail = fail
-        self._plans: SimpleQueue[Plan | None] = SimpleQueue()
+        self._open_runner = open_runner
+        self._launched = launched
+        self._failed = failed
+        self._work: SimpleQueue[Plan | _Renewal | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._opened: asyncio.Future[object] | None = None
 
-    async def start(self, factory: RunnerFactory) -> object:
-        """Open the runner on the thread; its capacity. Raises what opening it raised."""
-        loop = asyncio.get_running_loop()
-        self._opened = loop.create_future()
-        self._thread = threading.Thread(target=self._run, args=(factory, loop), name="device", daemon=True)
+    def start(self, opened: Opened) -> None:
+        self._thread = threading.Thread(target=self._run, args=(opened,), name="device", daemon=True)
         self._thread.start()
-        return await self._opened
 
     def submit(self, plan: Plan) -> None:
-        self._plans.put(plan)
+        self._work.put(plan)
 
-    async def stop(self) -> None:
-        """Close the runner after the step under way. Idempotent."""
+    def renew(self, renewed: Opened) -> None:
+        """Drop what was submitted before, and go on."""
+        self._work.put(_Renewal(renewed))
+
+    def stop(self) -> None:
+        """Close the runner after the step under way; `join` waits for that."""
+        self._work.put(None)
+
+    def join(self) -> None:
         if self._thread is not None:
-            self._plans.put(None)
-            await asyncio.to_thread(self._thread.join)
-            self._thread = None
+            self._thread.join()
 
-    def _run(self, factory: RunnerFactory, loop: asyncio.AbstractEventLoop) -> None:
+    def _run(self, opened: Opened) -> None:
         try:
-            runner = factory.open()
+            runner = self._open_runner()
         except BaseException as error:
-            self._call(loop, self._settle, None, error)
+            opened(None, error)
             return
         self.mover = getattr(runner, "mover", None)
-        self._call(loop, self._settle, runner.capacity, None)
+        opened(runner.capacity, None)
         try:
-            while (plan := self._plans.get()) is not None:
-                self._call(loop, self._deliver, runner.launch(plan))
-        except BaseException as error:
-            self._call(loop, self._fail, error)
+            self._serve(runner)
         finally:
             runner.close()
 
-    def _settle(self, capacity: object, error: BaseException | None) -> None:
-        if self._opened is None or self._opened.done():
-            return  # start() was cancelled meanwhile
-        if error is None:
-            self._opened.set_result(capacity)
-        else:
-            self._opened.set_exception(error)
+    def _serve(self, runner: Runner[Any, Any, Any]) -> None:
+        is_lost = False
+        while (work := self._work.get()) is not None:
+            if isinstance(work, _Renewal):
+                is_lost = not self._renew(runner, work)
+            elif not is_lost:
+                is_lost = not self._launch(runner, work)
+
+    def _launch(self, runner: Runner[Any, Any, Any], plan: Plan) -> bool:
+        try:
+            handle = runner.launch(plan)
+        except BaseException as error:
+            self._failed(failure_of(error))
+            return False
+        self._launched(handle)
+        return True
 
     @staticmethod
-    def _call(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *args: object) -> None:
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(callback, *args)
+    def _renew(runner: Runner[Any, Any, Any], work: "_Renewal") -> bool:
+        try:
+            capacity = runner.renew()
+        except BaseException as error:
+            work.renewed(None, failure_of(error))
+            return False
+        work.renewed(capacity, None)
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Renewal:
+    renewed: Opened
+
+
+class ThreadDevice:
+    """Workers in this process: one thread each. A runner that raised goes on over the same weights when it is
+    opened again; what only a fresh process can heal, it cannot.
+    """
+
+    pid = 0
+
+    def __init__(self, factory: RunnerFactory, listener: Listener) -> None:
+        self._factory = factory
+        self._listener = listener
+        self._workers: list[DeviceThread[Any, Any]] = []
+        self._mover: Mover | None = None
+        self._loop: asyncio.AbstractEventLoop
+
+    async def open(self) -> object:
+        if self._workers:
+            renewals = [self._asked(worker.renew) for worker in self._workers]
+            return (await asyncio.gather(*renewals))[0]
+        self._loop = asyncio.get_running_loop()
+        capacities = [await self._asked(self._new_worker().start) for _ in range(self._factory.num_workers)]
+        self._mover = self._workers[0].mover
+        if self._mover is not None:
+            self._mover.start(lambda moved: self._call(self._listener.moved, moved))
+        return capacities[0]
+
+    def submit(self, worker: int, plan: Any) -> None:
+        self._workers[worker].submit(plan)
+
+    def move(self, moves: Any) -> None:
+        assert self._mover is not None, "who has no disk is asked for no moves"
+        self._mover.submit(moves)
+
+    def condemn(self) -> bool:
+        return False
+
+    async def close(self) -> None:
+        workers, self._workers = self._workers, []
+        for worker in workers:
+            worker.stop()
+        for worker in workers:
+            await asyncio.to_thread(worker.join)
+
+    def _new_worker(self) -> DeviceThread[Any, Any]:
+        listener = self._listener
+        worker: DeviceThread[Any, Any] = DeviceThread(
+            self._factory.open,
+            lambda handle: self._call(listener.launched, handle),
+            lambda error: self._call(listener.failed, error),
+        )
+        self._workers.append(worker)
+        return worker
+
+    async def _asked(self, ask: Callable[[Opened], None]) -> object:
+        """What the worker answers, on its thread; here it comes after all that it has told before."""
+        answer: asyncio.Future[object] = self._loop.create_future()
+
+        def settle(capacity: object, error: BaseException | None) -> None:
+            if answer.done():
+                return  # whoever waited was cancelled meanwhile
+            if error is None:
+                answer.set_result(capacity)
+            else:
+                answer.set_exception(error)
+
+        ask(lambda capacity, error: self._call(settle, capacity, error))
+        return await answer
+
+    def _call(self, callback: Callable[..., None], *args: object) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(callback, *args)

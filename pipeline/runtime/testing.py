@@ -38,6 +38,10 @@ class FakeHandle:
         """As if all blocks weighed the same but for where they are."""
         return [fake_drops(self.plan.step_id, question) for question in self.plan.questions]
 
+    def logprobs_sync(self) -> None:
+        """It has no probabilities, and tells of none."""
+        return None
+
 
 def fake_drops(step_id: int, question: DropQuestion) -> list[int]:
     """A pure function of the step, which may name any of the columns."""
@@ -80,6 +84,9 @@ class FakeRunner:
             if samples
         ]
         return FakeHandle(plan, token_ids, begin_ns, self._clock())
+
+    def renew(self) -> DeviceReady:
+        return self.capacity
 
     def close(self) -> None:
         return None

@@ -3,12 +3,23 @@
 The per-token hot path: a row costs a look-up, a table access and four appends; nothing is made for it.
 """
 
+from collections import deque
 from collections.abc import Sequence
 
 from pipeline.checkpoint.card import ModelCard
 from pipeline.core.detok import Detokenizer, Vocabulary
-from pipeline.core.stops import StopMatcher
-from pipeline.messages import NO_TOKEN, Cancel, FinishReason, TextBatch, TokenBatch
+from pipeline.core.stops import LateStopMatcher, StopMatcher
+from pipeline.messages import (
+    NO_TOKEN,
+    Cancel,
+    FinishReason,
+    Logprobs,
+    SpelledLogprobs,
+    Started,
+    TextBatch,
+    TokenBatch,
+    TokenLogprob,
+)
 from pipeline.runtime.stage import NoOptions, Stage, StageContext
 
 STOP = FinishReason.STOP.value
@@ -17,21 +28,29 @@ STOP = FinishReason.STOP.value
 class _Sequence:
     """One live request's text."""
 
-    __slots__ = ("_detokenizer", "push", "stops")
+    __slots__ = ("_detokenizer", "_shows_stop", "push", "stops")
 
-    def __init__(self, vocabulary: Vocabulary, stop: tuple[str, ...]) -> None:
-        self._detokenizer = Detokenizer(vocabulary)
+    def __init__(self, vocabulary: Vocabulary, started: Started) -> None:
+        self._detokenizer = Detokenizer(vocabulary, skips_special=started.skips_special)
+        self._shows_stop = started.includes_stop
         self.push = self._detokenizer.push
-        self.stops = StopMatcher(stop) if stop else None
+        self.stops = _matcher(started) if started.stop else None
 
     def end(self, token_id: int, finish_reason: int) -> tuple[str, int]:
-        """The last text and how it ends: a stop string may be in it. A stop token's text is not shown."""
-        is_shown = token_id != NO_TOKEN and finish_reason != STOP
+        """The last text and how it ends: a stop string may be in it. A stop token's text is shown only
+        where that was asked."""
+        is_shown = token_id != NO_TOKEN and (finish_reason != STOP or self._shows_stop)
         text = (self.push(token_id) if is_shown else "") + self._detokenizer.flush()
         if self.stops is None:
             return text, finish_reason
         text = self.stops.push(text)
         return text + self.stops.flush(), STOP if self.stops.is_stopped else finish_reason
+
+
+def _matcher(started: Started) -> StopMatcher:
+    if not started.min_tokens:
+        return StopMatcher(started.stop, includes_stop=started.includes_stop)
+    return LateStopMatcher(started.stop, started.min_tokens, includes_stop=started.includes_stop)
 
 
 class Detokenize(Stage[TokenBatch, NoOptions]):
@@ -66,7 +85,7 @@ class Detokenize(Stage[TokenBatch, NoOptions]):
     def _to_text(self, step: TokenBatch, taken_ns: int) -> TextBatch:
         sequences = self._sequences
         for started in step.started:
-            sequences[started.request_id] = _Sequence(self._vocabulary, started.stop)
+            sequences[started.request_id] = _Sequence(self._vocabulary, started)
         request_ids: list[int] = []
         texts: list[str] = []
         num_tokens: list[int] = []
@@ -102,7 +121,20 @@ class Detokenize(Stage[TokenBatch, NoOptions]):
             step.sent_ns,
             taken_ns,
             self.ctx.clock(),
+            None if step.logprobs is None else self._spelled(step.logprobs, request_ids, num_tokens),
         )
+
+    def _spelled(self, told: Logprobs, request_ids: list[int], num_tokens: list[int]) -> SpelledLogprobs:
+        """Those of the tokens that are passed on, in their order."""
+        waiting: dict[int, deque[TokenLogprob]] = {}
+        spell = self._vocabulary.spell
+        for request_id, token_id, value, top_ids, top_values in zip(
+            told.request_ids, told.token_ids, told.values, told.top_ids, told.top_values, strict=True
+        ):
+            top = list(zip(map(spell, top_ids), top_values, strict=True))
+            waiting.setdefault(request_id, deque()).append(TokenLogprob(spell(token_id), value, top))
+        asked = [each for each, num in zip(request_ids, num_tokens, strict=True) if num and each in waiting]
+        return SpelledLogprobs(asked, [waiting[each].popleft() for each in asked])
 
     def _stop(self, request_id: int) -> int:
         """A stop string is complete: end the request here and tell the scheduler."""

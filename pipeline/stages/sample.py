@@ -49,5 +49,6 @@ class Sample(Stage[StepHandle, NoOptions]):
                         now_ns,
                     ),
                     drops=drops,
+                    logprobs=step.logprobs_sync(),
                 )
             )

@@ -31,12 +31,14 @@ from pipeline.core.tiers import Tiers
 from pipeline.messages import (
     Cancel,
     ClearPins,
+    DeviceLost,
     DeviceReady,
     DiskMoved,
     DiskMoves,
     FinishReason,
     Pause,
     Rejected,
+    Reopen,
     Resume,
     Room,
     SampledBatch,
@@ -71,8 +73,18 @@ class Schedule(Stage[Any, ScheduleOptions]):
     """Owns every sequence from its arrival to its terminal row."""
 
     Options = ScheduleOptions
-    takes = (TokenizedRequest, Rejected, Cancel, Pause, Resume, DeviceReady, DiskMoved, SampledBatch)
-    gives = (StepPlan, DiskMoves, TokenBatch, Rejected)
+    takes = (
+        TokenizedRequest,
+        Rejected,
+        Cancel,
+        Pause,
+        Resume,
+        DeviceReady,
+        DeviceLost,
+        DiskMoved,
+        SampledBatch,
+    )
+    gives = (StepPlan, DiskMoves, Reopen, TokenBatch, Rejected)
 
     def __init__(self, ctx: StageContext, options: ScheduleOptions) -> None:
         super().__init__(ctx, options)
@@ -95,7 +107,8 @@ class Schedule(Stage[Any, ScheduleOptions]):
             Pause: self._pause,
             Resume: self._resume,
             SampledBatch: self._apply,
-            DeviceReady: self._open,
+            DeviceReady: self._device_ready,
+            DeviceLost: self._device_lost,
             DiskMoved: self._moved,
             Room: self._room,
             Wake: self._wake,
@@ -129,6 +142,23 @@ class Schedule(Stage[Any, ScheduleOptions]):
 
     # One method a message -------------------------------------------------------------------
 
+    def _device_ready(self, ready: DeviceReady) -> None:
+        if not self._is_open:
+            self._open(ready)
+            return
+        self._rekey(ready)
+        for rejected in self._scheduler.device_ready(ready):
+            self._refuse(rejected)
+        self._open_gate(ready)
+
+    def _device_lost(self, lost: DeviceLost) -> None:
+        now_ns, trace = self._taken_ns, self.ctx.trace
+        for request_id in self._scheduler.device_lost(is_out_of_memory=lost.is_out_of_memory):
+            trace.record(Point.PREEMPTED, self.ctx.name, request_id, at_ns=now_ns)
+            self._journal.preempted(request_id, now_ns)
+        self._device_end_ns.clear()
+        self.ctx.outlet(Reopen).post(Reopen(self._scheduler.num_steps))
+
     def _open(self, ready: DeviceReady) -> None:
         policies = make_policies(self.options, ready)
         policies.retentions.check()
@@ -140,13 +170,26 @@ class Schedule(Stage[Any, ScheduleOptions]):
         if (pins := self._scheduler.residents.pins) is not None:
             self.ctx.resource(Telemetry).watch(pins.gauges)
         self._is_open = True
-        max_wait_ms = self.options.max_wait_ms
-        standing = standing_of(self.options.policy, self.options.fair_weights or {})
-        max_wait_ns = int(max_wait_ms * 1e6) if max_wait_ms else None
-        self._gate.open(ready, max_wait_ns, standing, policies.retentions)
+        self._open_gate(ready)
         self.ctx.resource(Telemetry).watch(self._gauges)
         self.ctx.resource(Telemetry).watch(self._gate.gauges)
         self.ctx.resource(Telemetry).occupancy = self._occupancy
+
+    def _open_gate(self, ready: DeviceReady) -> None:
+        max_wait_ms = self.options.max_wait_ms
+        standing = standing_of(self.options.policy, self.options.fair_weights or {})
+        max_wait_ns = int(max_wait_ms * 1e6) if max_wait_ms else None
+        self._gate.open(ready, max_wait_ns, standing, self._scheduler.policies.retentions)
+
+    def _rekey(self, ready: DeviceReady) -> None:
+        """A file that was begun anew has keys of its own."""
+        prefixes, telemetry = self._scheduler.residents.prefixes, self.ctx.resource(Telemetry)
+        if ready.disk is None or not isinstance(prefixes, PrefixCache):
+            return
+        prefix_hash = PrefixHash(ready.block_size, self.ctx.resource(ModelCard).name, ready.disk.secret)
+        prefixes.rekey(prefix_hash)
+        if telemetry.kv_events is not None:
+            telemetry.kv_events = telemetry.kv_events._replace(prefix_hash=prefix_hash)
 
     def _prefixes(self, ready: DeviceReady, model: str, policies: Policies) -> SharedPrefixes:
         if not self.options.prefix_cache:
@@ -188,6 +231,8 @@ class Schedule(Stage[Any, ScheduleOptions]):
         self._scheduler.pause(resume.request_id, is_paused=False)
 
     def _apply(self, sampled: SampledBatch) -> None:
+        if self._scheduler.is_void(sampled.step_id):
+            return
         flight = self._scheduler.apply(sampled, self._taken_ns)
         self._gate.prefilled(flight.num_prefill_tokens + flight.num_cached_tokens)
         self._record(flight, sampled.times_ns)
@@ -325,6 +370,7 @@ class Schedule(Stage[Any, ScheduleOptions]):
             "requests_running": scheduler.num_running,
             "requests_waiting": scheduler.num_waiting,
             "preemptions_total": scheduler.num_preemptions,
+            "recomputed_requests_total": scheduler.num_recomputed,
             "preemptions_outranked_total": scheduler.num_outranked,
             "padding_tokens_total": scheduler.num_padding_tokens,
             "steps_total": scheduler.num_steps,

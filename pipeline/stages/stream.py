@@ -14,7 +14,17 @@ import msgspec
 from pipeline.core.answer import NEVER_DUE, Answer, Ending
 from pipeline.core.coalesce import FlushRule
 from pipeline.errors import RequestError
-from pipeline.messages import Cancel, Completion, FinishReason, Open, Pause, Rejected, Resume, TextBatch
+from pipeline.messages import (
+    Cancel,
+    Completion,
+    FinishReason,
+    Open,
+    Pause,
+    Rejected,
+    Resume,
+    SpelledLogprobs,
+    TextBatch,
+)
 from pipeline.runtime.stage import Stage, StageContext
 from pipeline.runtime.trace import Point
 from pipeline.telemetry import RequestRecord, Telemetry
@@ -118,6 +128,8 @@ class Stream(Stage[TextBatch | Open | Rejected, StreamOptions]):
                 answer.base_ns, answer.worker = times.base_ns, times.worker
                 answer.num_preemptions = times.num_preemptions
                 answer.num_dropped_tokens = times.num_dropped_tokens
+        if step.logprobs is not None:
+            self._take_logprobs(step.logprobs)
         is_due = self._rule.is_due
         for request_id, text, num_tokens, finish in zip(
             step.request_ids, step.texts, step.num_tokens, step.finish_reasons, strict=True
@@ -135,6 +147,12 @@ class Stream(Stage[TextBatch | Open | Rejected, StreamOptions]):
                 elif answer.due_ns == NEVER_DUE:
                     self._wait(answer, self._rule.due_ns(answer.last_ns))
 
+    def _take_logprobs(self, told: SpelledLogprobs) -> None:
+        for request_id, entry in zip(told.request_ids, told.entries, strict=True):
+            answer = self._answers.get(request_id)
+            if answer is not None and answer.logprobs_sink is not None:
+                answer.logprobs.append(entry)
+
     def _flush(self, answer: Answer, now_ns: int) -> None:
         """Write what text there is, or pause a client that does not read."""
         if answer.sink.buffered_bytes() > self.options.client_buffer_bytes:
@@ -146,6 +164,7 @@ class Stream(Stage[TextBatch | Open | Rejected, StreamOptions]):
 
     def _delta(self, answer: Answer, now_ns: int) -> None:
         text, num_tokens = answer.take()
+        answer.tell_logprobs()
         answer.sink.delta(text, num_tokens)
         if answer.ttft_ns is None:
             at_ns = self.ctx.clock()
@@ -181,7 +200,7 @@ class Stream(Stage[TextBatch | Open | Rejected, StreamOptions]):
             self._end(answer, ending)
 
     def _end(self, answer: Answer, ending: Ending) -> None:
-        if answer.text:
+        if answer.text or answer.logprobs:
             self._delta(answer, self.ctx.clock())
         now_ns = self.ctx.clock()
         completion = answer.completion(ending, now_ns)
@@ -278,7 +297,8 @@ class Stream(Stage[TextBatch | Open | Rejected, StreamOptions]):
                 code="slow_client",
             )
         )
-        answer.sink, answer.paused_ns = _Gone(), None
+        answer.sink, answer.logprobs_sink, answer.paused_ns = _Gone(), None, None
+        answer.logprobs.clear()
         self._num_cut_off += 1
         self.service.num_errors += 1
         self._unwait(answer)

@@ -1,4 +1,4 @@
-"""Tokenize: GenerateRequest -> TokenizedRequest, or Rejected.
+"""Tokenize: GenerateRequest -> TokenizedRequest, or Rejected; and answers what clients ask of token ids.
 
 A pool: its instances share one inbox. Each has a tokenizer and a thread of its own, in which it encodes
 all that waits, up to `max_batch` requests, in one round trip; encoding releases the GIL, so the loop and
@@ -16,11 +16,19 @@ import msgspec
 from tokenizers import Encoding
 
 from pipeline.checkpoint.card import ModelCard
-from pipeline.core.admission import fit
+from pipeline.core.admission import fit, num_kept
 from pipeline.core.chat import ChatTemplate, check_messages
+from pipeline.core.completed_sampling import complete
 from pipeline.core.prompts import PromptEncoder
 from pipeline.errors import ConfigError, RequestError
-from pipeline.messages import ChatMessage, GenerateRequest, Rejected, TokenizedRequest
+from pipeline.messages import (
+    ChatMessage,
+    GenerateRequest,
+    Rejected,
+    SamplingParams,
+    TokenCall,
+    TokenizedRequest,
+)
 from pipeline.runtime.stage import Stage, StageContext
 from pipeline.runtime.trace import Point
 
@@ -42,11 +50,11 @@ class TokenizeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """For requests that name no max_tokens, as far as the model's length allows."""
 
 
-class Tokenize(Stage[GenerateRequest, TokenizeOptions]):
+class Tokenize(Stage[GenerateRequest | TokenCall, TokenizeOptions]):
     """Answers every request with exactly one message; what is wrong with one never touches another."""
 
     Options = TokenizeOptions
-    takes = (GenerateRequest,)
+    takes = (GenerateRequest, TokenCall)
     gives = (TokenizedRequest, Rejected)
 
     def __init__(self, ctx: StageContext, options: TokenizeOptions) -> None:
@@ -67,7 +75,15 @@ class Tokenize(Stage[GenerateRequest, TokenizeOptions]):
     def limit(self) -> int:
         return self.options.max_batch
 
-    async def handle(self, batch: Sequence[GenerateRequest]) -> None:
+    async def handle(self, batch: Sequence[GenerateRequest | TokenCall]) -> None:
+        requests = [each for each in batch if isinstance(each, GenerateRequest)]
+        if requests:
+            await self._encode(requests)
+        for call in batch:
+            if isinstance(call, TokenCall):
+                await self._answer(call)
+
+    async def _encode(self, batch: Sequence[GenerateRequest]) -> None:
         taken_ns = self.ctx.clock()
         outcomes = await self._in_thread(lambda: self._encoder.encode(batch))
         for request, outcome in zip(batch, outcomes, strict=True):
@@ -84,7 +100,7 @@ class Tokenize(Stage[GenerateRequest, TokenizeOptions]):
         message = TokenizedRequest(
             request.request_id,
             encoded.token_ids,
-            msgspec.structs.replace(request.sampling, max_tokens=encoded.max_tokens),
+            encoded.sampling,
             request.arrived_ns,
             now_ns,
             (request.sent_ns - request.arrived_ns, taken_ns - request.sent_ns, now_ns - taken_ns),
@@ -92,15 +108,24 @@ class Tokenize(Stage[GenerateRequest, TokenizeOptions]):
         )
         await self.ctx.outlet(TokenizedRequest).send(message)
 
+    async def _answer(self, call: TokenCall) -> None:
+        outcome = await self._in_thread(lambda: _attempt(self._encoder.answer, call))
+        if isinstance(outcome, Exception):
+            call.reply.error(self._told(outcome, None))
+        else:
+            call.reply.tokens(outcome)
+
     def _reject(self, request_id: int, error: Exception) -> None:
+        self.ctx.outlet(Rejected).post(Rejected.of(request_id, self._told(error, request_id)))
+
+    def _told(self, error: Exception, request_id: int | None) -> RequestError:
+        """What the client gets to know."""
         self.service.num_errors += 1
-        if not isinstance(error, RequestError):
-            # the error's text may quote the prompt, so it is not logged
-            self.ctx.log.error("cannot tokenize", request_id=request_id, error=type(error).__name__)
-            error = RequestError(
-                "The server could not tokenize this request.", status=500, code="internal_error"
-            )
-        self.ctx.outlet(Rejected).post(Rejected.of(request_id, error))
+        if isinstance(error, RequestError):
+            return error
+        # the error's text may quote the prompt, so it is not logged
+        self.ctx.log.error("cannot tokenize", request_id=request_id, error=type(error).__name__)
+        return RequestError("The server could not tokenize this request.", status=500, code="internal_error")
 
     async def _in_thread(self, work: Callable[[], R]) -> R:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
@@ -112,7 +137,8 @@ Prompt = str | Encoding | list[int] | Exception
 
 class Encoded(NamedTuple):
     token_ids: list[int]
-    max_tokens: int
+    sampling: SamplingParams
+    """The request's, with what tokenize fills in."""
 
 
 class BatchEncoder:
@@ -124,6 +150,7 @@ class BatchEncoder:
     def __init__(self, card: ModelCard, options: TokenizeOptions) -> None:
         self._options = options
         self._model = card.name
+        self._eos_ids = card.eos_ids
         self._vocab_size = card.architecture.vocab_size
         self._max_model_len = options.max_model_len or card.architecture.max_position
         if self._max_model_len > card.architecture.max_position:
@@ -145,21 +172,37 @@ class BatchEncoder:
             for request, prompt in zip(requests, prompts, strict=True)
         ]
 
+    def answer(self, call: TokenCall) -> list[int] | str:
+        """Token ids of a prompt or a chat, or the text of token ids. Raises RequestError."""
+        if call.token_ids is not None:
+            self._check_ids(call.token_ids)
+            return self._encoder.decode(call.token_ids)
+        is_rendered = call.chat is not None or not call.adds_special
+        text = self._read_chat(call.chat) if call.chat is not None else self._read_prompt(call.prompt or "")
+        (encoding,) = self._encoder.encode([text], is_rendered=is_rendered)
+        return self._encoder.ids_of(encoding, is_rendered=is_rendered)
+
     def _read(self, request: GenerateRequest) -> str | list[int]:
         """The request's text, checked and with the template applied, or its token ids."""
         if request.chat is not None:
             return self._read_chat(request.chat)
         if isinstance(request.prompt, str):
-            _check_bytes([request.prompt], self._options.max_prompt_bytes, "prompt")
-            return request.prompt
+            return self._read_prompt(request.prompt)
         token_ids = request.prompt or []
+        self._check_ids(token_ids)
+        return token_ids
+
+    def _read_prompt(self, text: str) -> str:
+        _check_bytes([text], self._options.max_prompt_bytes, "prompt")
+        return text
+
+    def _check_ids(self, token_ids: list[int]) -> None:
         if token_ids and not (min(token_ids) >= 0 and max(token_ids) < self._vocab_size):
             wrong = next(token_id for token_id in token_ids if not 0 <= token_id < self._vocab_size)
             raise RequestError(
                 f"prompt holds the token id {wrong}; ids of this model are 0 to {self._vocab_size - 1}.",
                 param="prompt",
             )
-        return token_ids
 
     def _read_chat(self, messages: list[ChatMessage]) -> str:
         if self._template is None:
@@ -189,17 +232,19 @@ class BatchEncoder:
                 prompts[i] = encoding
 
     def _admit(self, request: GenerateRequest, prompt: Encoding | list[int]) -> Encoded:
-        is_chat = request.chat is not None
+        is_chat, sampling = request.chat is not None, request.sampling
+        num_tokens = num_kept(len(prompt), sampling, self._max_model_len)
         max_tokens = fit(  # first, for the ids of a text that is far too long would take a while to make
-            len(prompt),
-            request.sampling.max_tokens,
+            num_tokens,
+            sampling.max_tokens,
             self._max_model_len,
             self._options.default_max_tokens,
             param="messages" if is_chat else "prompt",
         )
         if isinstance(prompt, Encoding):
             prompt = self._encoder.ids_of(prompt, is_rendered=is_chat)
-        return Encoded(prompt, max_tokens)
+        filled = complete(sampling, max_tokens, self._eos_ids, self._encoder)
+        return Encoded(prompt[len(prompt) - num_tokens :], filled)
 
 
 def _template(card: ModelCard, max_chars: int) -> ChatTemplate | None:

@@ -72,6 +72,8 @@ class Sampler:
     def sample(self) -> Sample:
         """The state now. Its `loop_lag_ns` and `gc_longest_ns` reach back to the latest of the ring."""
         telemetry, vitals, now_ns = self._telemetry, self.vitals, self._clock()
+        worker_ns = telemetry.worker.cpu_ns()
+        threads_ns = vitals.thread_cpu_ns() | ({"device": worker_ns} if telemetry.worker.pid else {})
         return Sample(
             at_ns=now_ns,
             stages=tuple(
@@ -80,9 +82,9 @@ class Sampler:
             ),
             num_live=telemetry.num_live,
             num_refused=telemetry.num_refused,
-            thread_cpu_ns=vitals.thread_cpu_ns(),
-            process_cpu_ns=vitals.process_cpu_ns(),
-            rss_bytes=vitals.rss_bytes(),
+            thread_cpu_ns=threads_ns,
+            process_cpu_ns=vitals.process_cpu_ns() + worker_ns,
+            rss_bytes=vitals.rss_bytes() + telemetry.worker.rss_bytes(),
             loop_lag_ns=vitals.loop.longest_ns,
             gc_pauses=vitals.gc.count,
             gc_pause_ns=vitals.gc.total_ns,

@@ -10,6 +10,7 @@ from pipeline.messages import DeviceReady
 from pipeline.runtime.histogram import Histogram
 from pipeline.runtime.inbox import Inbox
 from pipeline.runtime.stage import Service
+from pipeline.telemetry.device_worker import DeviceWorkerState
 from pipeline.telemetry.journal import Journal
 from pipeline.telemetry.kv_feed import KvFeed
 from pipeline.telemetry.metrics.exposition import Family, Kind, page
@@ -39,11 +40,12 @@ class Telemetry:
         """What the scheduler holds now; None before it is open."""
         self.kv_events: KvFeed | None = None
         """Of the prefix cache; None where none are told."""
+        self.worker = DeviceWorkerState()
         self._requests = RequestMetrics(self.journal)
         self._steps = StepMetrics(self.journal)
         self._stages = StageMetrics()
         self._gpu = GpuMetrics()
-        self._gauges: list[Callable[[], Mapping[str, float]]] = []
+        self._gauges: list[Callable[[], Mapping[str, float]]] = [self.worker.gauges]
         self._shown: list[Callable[[], Iterable[Family]]] = []
         self._vllm = VllmNames(model, self.journal, self._requests, self._steps) if vllm_names else None
         if gen_ai_names:

@@ -138,7 +138,8 @@ def test_a_crash_of_the_device_answers_everybody_and_ends_the_server(fake_card: 
 
     async def serve() -> None:
         runner = FakeRunner(SMALL, fail_at_ten)
-        async with serving(fake_card, lambda: runner) as server, aiohttp.ClientSession() as session:
+        toml = "stages.execute.options.max_restarts = 0"
+        async with serving(fake_card, lambda: runner, toml) as server, aiohttp.ClientSession() as session:
             asked = [completion(session, server.url, max_tokens=60) for _ in range(6)]
             answers.extend(await asyncio.gather(*asked))
 

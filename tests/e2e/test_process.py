@@ -26,9 +26,9 @@ TOML = '[device]\ndevice = "cpu"\nnum_blocks = 512\n[server]\ndrain_timeout_s = 
 class Process:
     """A server process, read until it says where it listens."""
 
-    def __init__(self, folder: Path, *args: str) -> None:
+    def __init__(self, folder: Path, *args: str, toml: str = TOML) -> None:
         config = folder / "test.toml"
-        config.write_text(TOML)
+        config.write_text(toml)
         command = [*STAGELINE, "serve", "--config", str(config), "--port", "0", *args]
         self.process = subprocess.Popen(
             command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

@@ -60,11 +60,18 @@ class Server:
 
 @asynccontextmanager
 async def serving(
-    card: ModelCard, make_runner: Callable[[], Any] | None = None, toml: str = ""
+    card: ModelCard,
+    make_runner: Callable[[], Any] | None = None,
+    toml: str = "",
+    runner: RunnerFactory | None = None,
 ) -> AsyncIterator[Server]:
-    """Run the pipeline that `toml` describes, on a free port; drain it at the end."""
+    """Run the pipeline that `toml` describes, on a free port; drain it at the end.
+
+    Args:
+        make_runner: for a thread of this process; or `runner`, for any place; or neither.
+    """
     config = configuration.override(configuration.loads(toml, "test.toml"), port=0)
-    runner = RunnerFactory(make_runner) if make_runner else None
+    runner = RunnerFactory(make_runner) if make_runner else runner
     pipeline = assemble.build(assemble.check(config), card, runner)
     until, ready = asyncio.Event(), asyncio.Event()
     server = Server(pipeline, until)

@@ -3,8 +3,9 @@
 import torch
 
 from pipeline.gpu.inputs import SlotTable
+from pipeline.gpu.kv.block_weights import least
 from pipeline.messages import Admitted, DropQuestion, SamplingParams, StepPlan
-from tests.gpu.test_inputs import BLOCK, plan_of, table
+from tests.gpu.test_inputs import BLOCK, plan_of, prepare, table
 
 SAMPLING = SamplingParams(temperature=0)
 
@@ -29,20 +30,20 @@ def step(
 
 def test_tokens_go_to_their_entries_and_keep_their_positions() -> None:
     slots = table()
-    slots.prepare(step([(1, 0, 14, True)], [(1, k, 20 + k) for k in range(4)], [Admitted(1, SAMPLING, 0)]))
-    inputs = slots.prepare(step([(1, 14, 3, True)], [(1, 2, 9)], [], [(1, 2), (1, 1)])).inputs
+    prepare(slots, step([(1, 0, 14, True)], [(1, k, 20 + k) for k in range(4)], [Admitted(1, SAMPLING, 0)]))
+    inputs = prepare(slots, step([(1, 14, 3, True)], [(1, 2, 9)], [], [(1, 2), (1, 1)])).inputs
     assert inputs.positions.tolist() == [14, 15, 16]
     assert inputs.context_lens.tolist() == [17 - 8]
     assert inputs.block_tables.tolist() == [[20, 23, 9]]
     assert inputs.slot_mapping.tolist() == [23 * BLOCK + 2, 23 * BLOCK + 3, 9 * BLOCK]
-    again = slots.prepare(step([(1, 0, 2, True)], [(1, 0, 5)], [Admitted(1, SAMPLING, 1)])).inputs
+    again = prepare(slots, step([(1, 0, 2, True)], [(1, 0, 5)], [Admitted(1, SAMPLING, 1)])).inputs
     assert again.slot_mapping.tolist() == [5 * BLOCK, 5 * BLOCK + 1], "a newcomer has dropped nothing"
 
 
 def test_one_that_is_handed_over_comes_with_what_it_has_dropped() -> None:
     slots = table()
     admitted = Admitted(2, SAMPLING, 0, num_dropped=8, sinks=4, window=8)
-    inputs = slots.prepare(step([(2, 14, 1, True)], [(2, 0, 3), (2, 1, 6)], [admitted])).inputs
+    inputs = prepare(slots, step([(2, 14, 1, True)], [(2, 0, 3), (2, 1, 6)], [admitted])).inputs
     assert inputs.positions.tolist() == [14] and inputs.context_lens.tolist() == [7]
     assert inputs.slot_mapping.tolist() == [6 * BLOCK + 2]
 
@@ -50,19 +51,22 @@ def test_one_that_is_handed_over_comes_with_what_it_has_dropped() -> None:
 def test_masks_are_there_for_steps_that_have_a_window() -> None:
     slots = table()
     admitted = [Admitted(0, SAMPLING, 0), Admitted(3, SAMPLING, 1, sinks=4, window=8)]
-    both = slots.prepare(step([(0, 0, 1, True), (3, 0, 1, True)], [(0, 0, 1), (3, 0, 2)], admitted)).inputs
+    both = prepare(slots, step([(0, 0, 1, True), (3, 0, 1, True)], [(0, 0, 1), (3, 0, 2)], admitted)).inputs
     assert both.sinks is not None and both.windows is not None and both.mass is None
     assert both.sinks.tolist() == [0, 4] and both.windows.tolist() == [0, 8]
-    plain = slots.prepare(step([(0, 1, 1, True)], [], [])).inputs
+    plain = prepare(slots, step([(0, 1, 1, True)], [], [])).inputs
     assert plain.sinks is None and plain.windows is None
 
 
 def weighed(slots: SlotTable, plan: StepPlan, mass: list[list[int]]) -> list[list[int]]:
     """The step's answers, with what its kernels would add."""
-    inputs = slots.prepare(plan).inputs
-    assert inputs.mass is not None and not inputs.mass.any()
-    inputs.mass.add_(torch.tensor(mass))
-    return slots.drops(plan, inputs)
+    ready = prepare(slots, plan)
+    mass_of_step = ready.inputs.mass
+    assert mass_of_step is not None and not mass_of_step.any()
+    mass_of_step.add_(torch.tensor(mass))
+    weights = slots.weigh(ready)
+    assert weights is not None
+    return least(weights.numpy(), plan.questions)
 
 
 def test_the_blocks_of_least_weight_are_named_and_weights_move_with_the_table() -> None:
@@ -89,7 +93,7 @@ def test_the_blocks_of_least_weight_are_named_and_weights_move_with_the_table() 
 def test_steps_without_such_rows_ask_for_no_weights() -> None:
     slots = table()
     admitted = [Admitted(0, SAMPLING, 0), Admitted(1, SAMPLING, 1, is_weighed=True)]
-    slots.prepare(step([(0, 0, 1, True), (1, 0, 1, True)], [(0, 0, 1), (1, 0, 2)], admitted))
+    prepare(slots, step([(0, 0, 1, True), (1, 0, 1, True)], [(0, 0, 1), (1, 0, 2)], admitted))
     plan = step([(0, 1, 1, True)], [], [])
-    inputs = slots.prepare(plan).inputs
-    assert inputs.mass is None and slots.drops(plan, inputs) == []
+    ready = prepare(slots, plan)
+    assert ready.inputs.mass is None and slots.weigh(ready) is None

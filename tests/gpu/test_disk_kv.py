@@ -286,3 +286,21 @@ def flip(path: Path, at: int, change: Callable[[int], int] = lambda byte: byte ^
         byte = file.read(1)
         file.seek(at)
         file.write(bytes([change(byte[0])]))
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_asked_anew_it_holds_what_was_written_and_is_whole(tmp_path: Path, keeps: bool) -> None:
+    """After all moves that it was asked for; what it had found wrong before does not count again."""
+    file = opened(tmp_path / "kv", keeps=keeps)
+    places = [memoryview(bytearray(content(number))) for number in range(4)]
+    mover = DiskKv(file, lambda place: places[place], keeps=keeps)
+    answers: queue.SimpleQueue[DiskMoved] = queue.SimpleQueue()
+    mover.start(answers.put)
+    mover.submit(DiskMoves([DiskMove(k, k, k, False, *name(k, k)[1:]) for k in range(4)]))
+    ready = mover.renew()
+    assert answers.get_nowait().are_good == [True] * 4, "all moves are answered by then"
+    assert [shelved.shelf for shelved in ready.kept] == [0, 1, 2, 3] and ready.num_corrupt == 0
+    assert ready.secret == file.secret and ready.num_shelves == NUM_SHELVES
+    mover.submit(DiskMoves([DiskMove(9, 0, 3, True, *name(3, 3)[1:])]))
+    assert answers.get(timeout=5).are_good == [True] and bytes(places[0]) == bytes(content(3))
+    mover.close()

@@ -11,7 +11,8 @@ import structlog
 import torch
 
 from pipeline.__main__ import main
-from pipeline.checkpoint import ModelCard, describe
+from pipeline.checkpoint.card import ModelCard
+from pipeline.checkpoint.model import describe
 from pipeline.errors import ConfigError
 from pipeline.gpu.evaluation.answers import AnswerScore, answer_all, compare_answers, num_alike
 from pipeline.gpu.evaluation.evaluate import Score, Setting, compare

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from pipeline.__main__ import main
-from pipeline.checkpoint import ModelCard, describe
+from pipeline.checkpoint.card import ModelCard
+from pipeline.checkpoint.model import describe
 from pipeline.errors import ConfigError
 from pipeline.gpu.evaluation.evaluate import WINDOW, evaluate
 from pipeline.gpu.evaluation.evidence import (

@@ -21,8 +21,8 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from pipeline.checkpoint import describe
 from pipeline.checkpoint.card import Architecture, RopeScaling
+from pipeline.checkpoint.model import describe
 from pipeline.gpu.runner import load_runner
 from pipeline.gpu.weights.load import load_tensors
 from tests.gpu.agreement import FP32

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline.checkpoint import ModelCard, describe
+from pipeline.checkpoint.card import ModelCard
+from pipeline.checkpoint.model import describe
 from pipeline.checkpoint.store import list_models
 from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.runner import load_runner

@@ -7,7 +7,7 @@ import torch
 from structlog.testing import capture_logs
 from torch import Tensor
 
-from pipeline.checkpoint import ModelCard
+from pipeline.checkpoint.card import ModelCard
 from pipeline.gpu.evaluation.evaluate import BLOCK_SIZE, Setting, open_setting
 from pipeline.gpu.evaluation.reader import Reader
 from pipeline.gpu.kv.dtype import KvDtype, block_bytes, token_bytes

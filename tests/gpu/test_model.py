@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.checkpoint import ModelCard
+from pipeline.checkpoint.card import ModelCard
 from pipeline.gpu.runner import RunnerOptions, load_runner
 from pipeline.gpu.weights.load import load_tensors
 from tests.gpu.driver import Driver, KeepLogits, Sequence

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pipeline.checkpoint import ModelCard, describe
+from pipeline.checkpoint.card import ModelCard
+from pipeline.checkpoint.model import describe
 from pipeline.core.retention import KEEP_ALL, Retention
 from pipeline.gpu.backends import open_model
 from pipeline.gpu.evaluation.evaluate import BLOCK_SIZE, Setting

@@ -6,7 +6,8 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as Kind
 
-from pipeline.checkpoint import ModelCard, describe
+from pipeline.checkpoint.card import ModelCard
+from pipeline.checkpoint.model import describe
 from pipeline.errors import ModelError
 from pipeline.gpu.weights.load import load_tensors
 from tests.tiny_models import HEADS, KV_HEADS, interleaved, random_tensors, write_folder, write_gguf

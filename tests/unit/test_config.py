@@ -7,7 +7,7 @@ import pytest
 from pipeline.checkpoint.reference import DEFAULT_REFERENCE
 from pipeline.config import AdminConfig, convert_options, load, loads, override
 from pipeline.errors import ConfigError
-from pipeline.topology import NODES
+from pipeline.topology import NODES, WHOLE
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -102,7 +102,7 @@ def test_a_fault_names_file_key_value_and_what_is_allowed(text: str, message: st
 
 
 def test_unknown_names_are_refused_with_the_near_one_and_the_list() -> None:
-    names = ", ".join(node.name for node in NODES)
+    names = ", ".join(WHOLE.names)
     assert (
         fault("[stages.tokenise]")
         == f"config.toml: stages.tokenise: no such stage. Did you mean tokenize? Allowed: {names}"

@@ -10,6 +10,7 @@ from pipeline.core.policies.preemption import Preemption
 from pipeline.core.policies.shedding import Shedding
 from pipeline.core.retention import Retentions
 from pipeline.core.step_cost import StepCost
+from pipeline.messages import DeviceReady
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,11 @@ class Policies:
     """What eviction and the prefix cache copy to and from; it may have no place."""
     cost: StepCost | None
     """Is told of every step; None where no policy asks what steps cost."""
+
+    def renew(self, device: DeviceReady) -> None:
+        """The device holds so much, and nothing so far. Nobody may run, nor be kept in host memory."""
+        self.host.renew(device)
+        self.retentions.renew(device)
 
     def gauges(self) -> dict[str, float]:
         """What of them is to be seen in the metrics."""

@@ -3,7 +3,8 @@
 Knows no sockets, no clock and no model: what it must know of the server comes as `Limits`.
 """
 
-from pipeline.core.wire.answers import ChatAnswer, CompletionAnswer, StreamShape
+from pipeline.core.wire.answers import Answer, ChatAnswer, CompletionAnswer
+from pipeline.core.wire.choices import Result, StreamShape
 from pipeline.core.wire.faults import (
     SERVER_ERROR,
     error_body,
@@ -11,25 +12,32 @@ from pipeline.core.wire.faults import (
     error_object,
 )
 from pipeline.core.wire.frames import Answered, Frame, error_frame, parse_frame, take_traceparent
-from pipeline.core.wire.requests import Limits, Wanted, parse_chat, parse_completion, wanted_of
-from pipeline.core.wire.terms import tenant_of_key
+from pipeline.core.wire.limits import Limits
+from pipeline.core.wire.requests import Wanted, parse_chat, parse_completion, wanted_of
+from pipeline.core.wire.terms import bearer_of, tenant_of_key
+from pipeline.core.wire.tokens import parse_detokenize, parse_tokenize
 
 __all__ = [
     "SERVER_ERROR",
+    "Answer",
     "Answered",
     "ChatAnswer",
     "CompletionAnswer",
     "Frame",
     "Limits",
+    "Result",
     "StreamShape",
     "Wanted",
+    "bearer_of",
     "error_body",
     "error_event",
     "error_frame",
     "error_object",
     "parse_chat",
     "parse_completion",
+    "parse_detokenize",
     "parse_frame",
+    "parse_tokenize",
     "take_traceparent",
     "tenant_of_key",
     "wanted_of",

@@ -9,7 +9,12 @@ SERVER_ERROR = RequestError(
 )
 """Fixed text: what went wrong inside is for the log, never for a client."""
 
-_TYPES = {429: "overloaded_error", 503: "service_unavailable_error"}
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    429: "overloaded_error",
+    503: "service_unavailable_error",
+}
 
 
 def error_object(error: RequestError) -> dict[str, str | int | None]:

@@ -3,13 +3,16 @@
 client: generate, cancel. Server: accepted, delta, done, error. docs/api.md has the whole of it.
 """
 
+from collections.abc import Sequence
+
 import msgspec
 
-from pipeline.core.wire.answers import finish_word, timings_of, usage_of
 from pipeline.core.wire.faults import error_object
 from pipeline.core.wire.fields import decode_object, wrong
+from pipeline.core.wire.logprobs import token_list
+from pipeline.core.wire.usage import finish_word, timings_of, usage_of
 from pipeline.errors import RequestError
-from pipeline.messages import Completion
+from pipeline.messages import Completion, TokenLogprob
 
 MAX_ID_CHARS = 128
 
@@ -60,15 +63,17 @@ class Answered:
         frame = {"type": "accepted", "id": self._id}
         return _encode(frame | {"traceparent": traceparent} if traceparent else frame)
 
-    def delta(self, text: str, num_tokens: int) -> bytes:
-        return b'%b%b,"tokens":%d}' % (self._before_text, _encode(text), num_tokens)
+    def delta(self, text: str, num_tokens: int, told: Sequence[TokenLogprob] = ()) -> bytes:
+        """`told`: of its tokens, where the request asked for logprobs."""
+        logprobs = b',"logprobs":' + _encode(token_list(told)) if told else b""
+        return b'%b%b,"tokens":%d%b}' % (self._before_text, _encode(text), num_tokens, logprobs)
 
     def done(self, completion: Completion) -> bytes:
         frame: dict[str, object] = {
             "type": "done",
             "id": self._id,
             "finish_reason": finish_word(completion.finish_reason),
-            "usage": usage_of(completion),
+            "usage": usage_of([completion]),
         }
         if self._timings:
             frame["timings"] = timings_of(completion.timings)

@@ -3,47 +3,31 @@
 import msgspec
 from msgspec.structs import replace
 
+from pipeline.core.reasoning import ReasoningTags
 from pipeline.core.wire.chat import parse_messages
-from pipeline.core.wire.fields import INT64_MAX, INT64_MIN, Fields, decode_object, wrong
+from pipeline.core.wire.fields import INT64_MIN, Fields, decode_object, wrong
+from pipeline.core.wire.limits import Limits
+from pipeline.core.wire.prompts import check_prompt, echo_of, parse_n, split_prompts
+from pipeline.core.wire.sampling import parse_sampling
 from pipeline.core.wire.terms import parse_terms
 from pipeline.errors import RequestError
 from pipeline.messages import ChatMessage, SamplingParams, Terms
 
-MAX_STOPS = 4
-MAX_STOP_CHARS = 64
-MAX_TOP_K = 1 << 20
-
 NEUTRAL: dict[str, tuple[object, ...]] = {
     "best_of": (1,),
     "echo": (False,),
-    "frequency_penalty": (0,),
     "function_call": ("none",),
     "functions": ([],),
     "length_penalty": (1,),
-    "logit_bias": ({},),
-    "logprobs": (False,),
-    "min_p": (0,),
-    "min_tokens": (0,),
     "n": (1,),
-    "presence_penalty": (0,),
-    "repetition_penalty": (1,),
+    "prompt_logprobs": (),
     "response_format": ({"type": "text"},),
     "suffix": ("",),
     "tool_choice": ("none",),
     "tools": ([],),
-    "top_logprobs": (0,),
     "use_beam_search": (False,),
 }
 """Fields of OpenAI's API and its relatives that are not built, and the values that ask for nothing."""
-
-
-class Limits(msgspec.Struct, frozen=True):
-    """What the checks must know of the server."""
-
-    model: str
-    max_model_len: int
-    """Prompt and output together, tokens."""
-    vocab_size: int
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -56,22 +40,60 @@ class Wanted(msgspec.Struct, frozen=True):
     include_usage: bool = False
     timings: bool = False
     terms: Terms = Terms()
+    num_alike: int = 1
+    """How many choices of its answer have the same prompt."""
+    echo: str = ""
+    """What its text begins with."""
+    reasoning: ReasoningTags | None = None
+    """Between which tags the model reasons, if that is to be split off."""
 
-    def under(self, tenant: str) -> "Wanted":
-        """The same request as that of `tenant`; an empty one leaves it to whom its `user` field says."""
+    def under(self, tenant: str, max_priority: int | None = None) -> "Wanted":
+        """The same request as that of `tenant`; an empty one leaves it to whom its `user` field says.
+
+        Raises RequestError where its priority is over what he may ask for.
+        """
+        if max_priority is not None and self.terms.priority > max_priority:
+            raise RequestError(
+                f"'priority' may be at most {max_priority} with this key, but is {self.terms.priority}.",
+                param="priority",
+                code="priority_not_allowed",
+            )
         return replace(self, terms=replace(self.terms, tenant=tenant)) if tenant else self
 
 
-def parse_completion(body: bytes, limits: Limits, fresh_seed: int) -> Wanted:
-    """The body of POST /v1/completions. `fresh_seed` is used where the client gives none."""
+def parse_completion(body: bytes, limits: Limits, fresh_seed: int) -> list[Wanted]:
+    """The body of POST /v1/completions: its choices, n to a prompt.
+
+    `fresh_seed` is used where the client gives none.
+    """
     fields = Fields(decode_object(body))
-    return _wanted(fields, limits, fresh_seed, prompt=_prompt(fields.take("prompt"), limits))
+    prompts, echoes = split_prompts(fields.take("prompt")), fields.flag("echo")
+    n = parse_n(fields, len(prompts))
+    first = _wanted(fields, limits, fresh_seed, prompt=prompts[0])
+    is_truncated = first.sampling.truncate_prompt_tokens is not None
+    rest = [check_prompt(prompt, limits, is_truncated=is_truncated) for prompt in prompts[1:]]
+    return [
+        replace(each, echo=echo_of(prompt) if echoes else "")
+        for prompt in (first.prompt or "", *rest)
+        for each in _choices(replace(first, prompt=prompt), n)
+    ]
 
 
-def parse_chat(body: bytes, limits: Limits, fresh_seed: int) -> Wanted:
-    """The body of POST /v1/chat/completions."""
+def parse_chat(body: bytes, limits: Limits, fresh_seed: int) -> list[Wanted]:
+    """The body of POST /v1/chat/completions: its n choices."""
     fields = Fields(decode_object(body))
-    return _wanted(fields, limits, fresh_seed, chat=parse_messages(fields.take("messages")))
+    n = parse_n(fields)
+    splits = fields.take("separate_reasoning")
+    if splits not in (None, True, False):
+        raise wrong("separate_reasoning", "true or false", splits)
+    wanted = _wanted(fields, limits, fresh_seed, chat=parse_messages(fields.take("messages")))
+    return _choices(replace(wanted, reasoning=None if splits is False else limits.reasoning), n)
+
+
+def _choices(wanted: Wanted, n: int) -> list[Wanted]:
+    """The same n times, each with a seed of its own (trap 32)."""
+    seeds = [(wanted.sampling.seed - INT64_MIN + k) % (1 << 64) + INT64_MIN for k in range(n)]
+    return [replace(wanted, sampling=replace(wanted.sampling, seed=seed), num_alike=n) for seed in seeds]
 
 
 def wanted_of(values: dict[str, object], limits: Limits, fresh_seed: int) -> Wanted:
@@ -85,7 +107,7 @@ def wanted_of(values: dict[str, object], limits: Limits, fresh_seed: int) -> Wan
     if fields.take("stream") not in (None, True):
         raise RequestError("A websocket always streams.", param="stream", code="unsupported_value")
     if prompt is not None:
-        return _wanted(fields, limits, fresh_seed, prompt=_prompt(prompt, limits))
+        return _wanted(fields, limits, fresh_seed, prompt=prompt)
     return _wanted(fields, limits, fresh_seed, chat=parse_messages(messages))
 
 
@@ -94,32 +116,24 @@ def _wanted(
     limits: Limits,
     fresh_seed: int,
     *,
-    prompt: str | list[int] | None = None,
+    prompt: object = None,
     chat: list[ChatMessage] | None = None,
 ) -> Wanted:
-    _check_model(fields.text("model"), limits)
-    sampling = SamplingParams(
-        max_tokens=_max_tokens(fields, limits, is_chat=chat is not None),
-        temperature=fields.number("temperature", 1.0, 0, 2),
-        top_k=_top_k(fields),
-        top_p=fields.number("top_p", 1.0, 0, 1, above_low=True),
-        seed=_or(fields.integer("seed", INT64_MIN, INT64_MAX), fresh_seed),
-        stop=_stops(fields.take("stop")),
-        ignore_eos=fields.flag("ignore_eos"),
-    )
+    """`prompt` is not checked yet."""
+    check_model(fields.text("model"), limits)
+    sampling = parse_sampling(fields, limits, fresh_seed, is_chat=chat is not None)
     stream = fields.flag("stream")
     include_usage = _include_usage(fields.take("stream_options"), stream=stream)
     timings = fields.flag("timings")
     terms = parse_terms(fields)
     fields.finish(NEUTRAL)
-    return Wanted(prompt, chat, sampling, stream, include_usage, timings, terms)
+    is_truncated = sampling.truncate_prompt_tokens is not None
+    checked = check_prompt(prompt, limits, is_truncated=is_truncated) if chat is None else None
+    return Wanted(checked, chat, sampling, stream, include_usage, timings, terms)
 
 
-def _or(value: int | None, default: int) -> int:
-    return default if value is None else value
-
-
-def _check_model(name: str | None, limits: Limits) -> None:
+def check_model(name: str | None, limits: Limits) -> None:
+    """Raises RequestError 404 for the name of another model."""
     if name is not None and name != limits.model:
         raise RequestError(
             f"The model {name[:80]!r} does not exist here; this server has {limits.model!r}.",
@@ -127,36 +141,6 @@ def _check_model(name: str | None, limits: Limits) -> None:
             param="model",
             code="model_not_found",
         )
-
-
-def _max_tokens(fields: Fields, limits: Limits, *, is_chat: bool) -> int | None:
-    given = fields.integer("max_tokens", 1, limits.max_model_len)
-    if is_chat:
-        newer = fields.integer("max_completion_tokens", 1, limits.max_model_len)
-        if given is not None and newer is not None and given != newer:
-            raise RequestError(
-                f"'max_tokens' ({given}) and 'max_completion_tokens' ({newer}) say the same thing; give one.",
-                param="max_tokens",
-                code="invalid_value",
-            )
-        given = newer if given is None else given
-    return given
-
-
-def _top_k(fields: Fields) -> int:
-    return max(0, fields.integer("top_k", -1, MAX_TOP_K) or 0)  # -1 and 0 both mean off
-
-
-def _stops(value: object) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    stops = [value] if isinstance(value, str) else value
-    if not isinstance(stops, list) or len(stops) > MAX_STOPS:
-        raise wrong("stop", f"a string or a list of at most {MAX_STOPS} strings", value)
-    for stop in stops:
-        if not isinstance(stop, str) or not 0 < len(stop) <= MAX_STOP_CHARS:
-            raise wrong("stop", f"made of strings of 1 to {MAX_STOP_CHARS} characters", stop)
-    return tuple(dict.fromkeys(stops))
 
 
 def _include_usage(value: object, *, stream: bool) -> bool:
@@ -174,38 +158,3 @@ def _include_usage(value: object, *, stream: bool) -> bool:
     include_usage = options.flag("include_usage")
     options.finish({"include_obfuscation": (False,)})
     return include_usage
-
-
-def _prompt(value: object, limits: Limits) -> str | list[int]:
-    if isinstance(value, str):
-        if not value:
-            raise RequestError("'prompt' is empty.", param="prompt", code="empty_prompt")
-        return value
-    if not isinstance(value, list):
-        raise wrong("prompt", "a string or a list of token ids", value)
-    return _token_ids(value, limits)
-
-
-def _token_ids(value: list[object], limits: Limits) -> list[int]:
-    if not value:
-        raise RequestError("'prompt' is empty.", param="prompt", code="empty_prompt")
-    if isinstance(value[0], str | list):
-        raise RequestError(
-            "'prompt' holds several prompts; only one prompt per request is supported.",
-            param="prompt",
-            code="unsupported_value",
-        )
-    if len(value) >= limits.max_model_len:
-        raise RequestError(
-            f"'prompt' has {len(value)} tokens, but the model's length is {limits.max_model_len} tokens, "
-            "prompt and output together.",
-            param="prompt",
-            code="context_length_exceeded",
-        )
-    last = limits.vocab_size - 1
-    ids: list[int] = []
-    for item in value:
-        if type(item) is not int or not 0 <= item <= last:
-            raise wrong("prompt", f"a list of token ids from 0 to {last}", item)
-        ids.append(item)
-    return ids

@@ -41,8 +41,13 @@ def tenant_of_key(authorization: str | None) -> str:
 
     A digest: the key itself is kept nowhere.
     """
+    return _tenant("key", bearer_of(authorization))
+
+
+def bearer_of(authorization: str | None) -> str:
+    """The key in an `Authorization: Bearer` header (RFC 6750); empty without one."""
     scheme, _, key = (authorization or "").partition(" ")
-    return _tenant("key", key.strip()) if scheme.lower() == "bearer" else ""
+    return key.strip() if scheme.lower() == "bearer" else ""
 
 
 def tenant_of_user(user: str) -> str:

@@ -12,9 +12,9 @@ from types import MappingProxyType
 import msgspec
 
 from pipeline.checkpoint.card import ModelCard
-from pipeline.checkpoint.model import size_bytes
 from pipeline.checkpoint.reference import DEFAULT_REFERENCE
 from pipeline.checkpoint.store import models_folder
+from pipeline.checkpoint.weight_files import size_bytes
 
 INT8_SCHEME = "int8 per output, activations int8 in groups of 32"
 BLOCKS_SCHEME = "the file's own blocks, activations int8 in groups of 32"

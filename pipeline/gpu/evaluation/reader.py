@@ -10,7 +10,9 @@ from pipeline.checkpoint.card import Architecture
 from pipeline.core.block_pool import blocks_for
 from pipeline.core.retention import KEEP_ALL, Retention
 from pipeline.gpu.backends import Opened
+from pipeline.gpu.device import HostDevice
 from pipeline.gpu.inputs import SlotTable
+from pipeline.gpu.kv.block_weights import least
 from pipeline.gpu.kv.cache import new_kv_cache
 from pipeline.messages import Admitted, DropQuestion, SamplingParams, StepPlan
 
@@ -43,7 +45,8 @@ class Reader:
         self._block_size = block_size
         self._num_blocks = min(blocks_for(max_len, block_size), retention.max_blocks)
         self._cache = new_kv_cache(architecture, opened.layout, self._num_blocks, block_size, CPU)
-        self._slots = SlotTable(1, self._num_blocks, block_size, CPU)
+        sizes = (1, self._num_blocks, block_size, architecture.vocab_size)
+        self._slots = SlotTable(*sizes, HostDevice(), CHUNK)
         self.start()
 
     def start(self) -> None:
@@ -68,10 +71,13 @@ class Reader:
         """
         self._drop(self._retention.unseen(self._num_computed - self._num_dropped))
         plan = self._plan(token_ids)
-        inputs = self._slots.prepare(plan).inputs
-        logits = self._model.forward(replace(inputs, logits_rows=torch.arange(len(token_ids))), self._cache)
+        step = self._slots.prepare(plan)
+        self._slots.send(step)
+        inputs = replace(step.inputs, logits_rows=torch.arange(len(token_ids)))
+        logits = self._model.forward(inputs, self._cache)
         self._num_computed += len(token_ids)
-        for columns in self._slots.drops(plan, inputs):
+        weights = self._slots.weigh(step)
+        for columns in [] if weights is None else least(weights.numpy(), plan.questions):
             self._drop(columns)
         return logits.float()
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
-from gguf.constants import GGMLQuantizationType as Kind
 
 from pipeline.checkpoint.card import Architecture
 from pipeline.gpu.host.formats import BLOCK_FORMATS, GROUP, LANES, PANEL, Format
@@ -83,7 +82,7 @@ class Layout(msgspec.Struct, frozen=True):
 def plan_layout(
     architecture: Architecture,
     expected: Shapes,
-    kinds: Mapping[str, Kind],
+    kinds: Mapping[str, int],
     choice: Choice,
     library: HostLibrary,
 ) -> Layout:
@@ -151,7 +150,7 @@ def _formats(
     outputs: int,
     architecture: Architecture,
     expected: Shapes,
-    kinds: Mapping[str, Kind],
+    kinds: Mapping[str, int],
     choice: Choice,
 ) -> list[tuple[Format, int]]:
     """A linear's panels: runs of (format, number).

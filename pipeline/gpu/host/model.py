@@ -19,7 +19,7 @@ from pipeline.gpu.host.weights import PackedWeights, address
 from pipeline.gpu.kv.dtype import SCALE_BYTES, KvDtype, code_bytes, num_scales
 from pipeline.gpu.models import find_model
 from pipeline.gpu.rope import RopeTable, rope_tables
-from pipeline.gpu.weights.load import WeightSource
+from pipeline.gpu.weights.source import WeightSource
 
 STRIP = 16
 """kv.h: positions that lie together in the cache."""

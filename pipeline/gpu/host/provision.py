@@ -16,7 +16,7 @@ from pipeline.gpu.host.packed_file import MAX_BYTES, map_packed, packed_path, sa
 from pipeline.gpu.host.packing import fill
 from pipeline.gpu.host.weights import PackedWeights
 from pipeline.gpu.memory.pages import huge_zeros
-from pipeline.gpu.weights.load import WeightSource
+from pipeline.gpu.weights.source import WeightSource
 from pipeline.gpu.weights.tensors import Shapes
 
 NO_BLOCKS = (

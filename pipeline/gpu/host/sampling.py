@@ -18,10 +18,10 @@ class HostSampler(SamplingOp):
         super().__init__()
         self._library, self._num_threads = library, num_threads
 
-    def __call__(self, logits: Tensor, rows: SamplingRows) -> Tensor:
+    def choose(self, logits: Tensor, rows: SamplingRows) -> Tensor:
         num_rows, vocab_size = logits.shape
         if logits.dtype != torch.float32 or logits.stride(1) != 1:
-            return super().__call__(logits, rows)
+            return super().choose(logits, rows)
         token_ids = torch.empty(num_rows, dtype=torch.int64)
         struct = abi.SamplingRows(
             logits=logits.data_ptr(),

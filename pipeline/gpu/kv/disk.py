@@ -11,6 +11,7 @@ from hashlib import blake2b
 from pathlib import Path
 from queue import SimpleQueue
 
+import msgspec
 import structlog
 
 from pipeline.gpu.kv.disk_file import DiskFile
@@ -41,7 +42,7 @@ class DiskKv:
         self._file = file
         self._place = place
         self._keeps = keeps
-        self._moves: SimpleQueue[DiskMoves | None] = SimpleQueue()
+        self._moves: SimpleQueue[DiskMoves | threading.Event | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._fault = ""
         self._quiet_until_s = float("-inf")
@@ -64,6 +65,18 @@ class DiskKv:
         """From any thread; never waits."""
         self._moves.put(moves)
 
+    def renew(self) -> DiskReady:
+        """What it holds once all that was submitted is done; nothing if the disk has failed."""
+        if self._thread is not None:
+            is_done = threading.Event()
+            self._moves.put(is_done)
+            is_done.wait()
+        if self._fault:
+            return DiskReady(0)
+        num_corrupt = self._file.num_corrupt
+        self._file.look_again()
+        return msgspec.structs.replace(self.ready, num_corrupt=self._file.num_corrupt - num_corrupt)
+
     def close(self) -> None:
         """After all that was submitted. Idempotent."""
         if self._thread is not None:
@@ -74,7 +87,10 @@ class DiskKv:
 
     def _run(self, report: Callable[[DiskMoved], object]) -> None:
         while (moves := self._moves.get()) is not None:
-            report(self._move(moves))
+            if isinstance(moves, threading.Event):
+                moves.set()
+            else:
+                report(self._move(moves))
 
     def _move(self, moves: DiskMoves) -> DiskMoved:
         are_good: list[bool] = []

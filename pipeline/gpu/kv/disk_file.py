@@ -107,6 +107,11 @@ class DiskFile:
         if self._digests.pop(shelf, None) is not None:
             _write(self._fd, _BLANK, self._name_at(shelf))
 
+    def look_again(self) -> None:
+        """Find out what is there: `kept` and `num_corrupt` as at an opening. Raises OSError."""
+        self._digests.clear()
+        self._read_names()
+
     def _begin(self, keeps: bool) -> None:
         head = os.pread(self._fd, PAGE, 0)
         if head and not head.startswith(MAGIC):

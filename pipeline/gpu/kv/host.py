@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
 
 from pipeline.gpu.api import LayerKv
+from pipeline.gpu.kv.staging import Staging, staging_of
 from pipeline.messages import StepPlan
 
 _CHUNK = 32
@@ -28,11 +28,10 @@ class HostKv:
     """
 
     def __init__(self, layers: list[LayerKv], block_dim: int, num_places: int) -> None:
-        self._blocks = [
-            tensor.movedim(block_dim, 0) for layer in layers for tensor in layer
-        ]  # 2 L of [.., E]
-        first = self._blocks[0]
-        self._content = (len(self._blocks), *first.shape[1:])
+        first = layers[0].k
+        self._device, self._dtype, self._num_blocks = first.device, first.dtype, first.shape[block_dim]
+        self._staging: Staging | None = staging_of(layers, block_dim)
+        self._content = self._staging.content
         self._places = torch.empty(
             (num_places, *self._content), dtype=first.dtype, pin_memory=first.is_cuda and num_places > 0
         )
@@ -50,29 +49,25 @@ class HostKv:
 
     def close(self) -> None:
         """Let all memory go. Idempotent; no copy may follow."""
-        self._blocks = []
+        self._staging = None
         self._places = torch.empty(0)
 
     def save(self, block_ids: list[int], places: list[int]) -> None:
         """Blocks to places; one gather on the device, [N, 2 L, E]."""
-        index = self._index(block_ids)
-        gathered = torch.stack([blocks.index_select(0, index) for blocks in self._blocks], dim=1)
+        gathered = self._open_staging.gather(block_ids)
         for content, place in zip(gathered, places, strict=True):
             self._places[place].copy_(content, non_blocking=True)
 
     def load(self, block_ids: list[int], places: list[int]) -> None:
-        """Places to blocks; one scatter a tensor on the device."""
-        first = self._blocks[0]
-        staged = torch.empty((len(places), *self._content), dtype=first.dtype, device=first.device)
+        """Places to blocks; one scatter on the device."""
+        staged = torch.empty((len(places), *self._content), dtype=self._dtype, device=self._device)
         for content, place in zip(staged, places, strict=True):
             content.copy_(self._places[place], non_blocking=True)
-        index = self._index(block_ids)
-        for number, blocks in enumerate(self._blocks):
-            blocks.index_copy_(0, index, staged[:, number])
+        self._open_staging.scatter(block_ids, staged)
 
     def measure_sync(self, clock: Callable[[], int]) -> int:
         """ns to save one block or to load it; 0 without places. The blocks stay as they are."""
-        count = min(_NUM_MEASURED, len(self._places), len(self._blocks[0]))
+        count = min(_NUM_MEASURED, len(self._places), self._num_blocks)
         if not count:
             return 0
         ids = list(range(count))
@@ -87,12 +82,15 @@ class HostKv:
         self._wait()
         return clock() - begin_ns
 
-    def _index(self, block_ids: list[int]) -> Tensor:
-        return torch.tensor(block_ids, device=self._blocks[0].device)
+    @property
+    def _open_staging(self) -> Staging:
+        if self._staging is None:
+            raise RuntimeError("HostKv has been closed")
+        return self._staging
 
     def _wait(self) -> None:
-        if self._blocks[0].is_cuda:
-            torch.cuda.synchronize(self._blocks[0].device)
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
 
 
 def _chunks(ids: list[int], places: list[int]) -> list[tuple[list[int], list[int]]]:

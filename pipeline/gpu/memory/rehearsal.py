@@ -21,14 +21,16 @@ import torch
 from pipeline.gpu.memory.device import free_bytes, in_use_bytes, most_bytes
 from pipeline.gpu.memory.sizing import Free, check_fits, count_blocks
 from pipeline.gpu.options import RunnerOptions
-from pipeline.messages import Admitted, SamplingParams, StepHandle, StepPlan
+from pipeline.messages import MAX_LOGPROBS, Admitted, SamplingParams, StepHandle, StepPlan
 
 QUERIES = 128
 """Of one row, that attention works on at the same time at most (reference.tiles.TILE)."""
 MAX_PRODUCTS = 2**18
 """Queries times context of `deepest`: past it, it is run with fewer queries and taken so many times over."""
-WORST = SamplingParams(temperature=1.0, top_k=50, top_p=0.9, seed=1)
-"""Every filter on: the most memory that sampling takes."""
+WORST = SamplingParams(
+    temperature=1.0, top_k=50, top_p=0.9, seed=1, min_p=0.01, presence_penalty=1.0, logprobs=MAX_LOGPROBS
+)
+"""All on that grows with the number of rows: the most memory that sampling takes, its counts included."""
 
 
 class Rows(NamedTuple):

@@ -87,6 +87,11 @@ def disk_kv_bytes(disk_kv_memory: int | str) -> int:
     return _bytes("disk_kv_memory", disk_kv_memory, "give bytes, 0 for none")
 
 
+def graph_budget_bytes(cuda_graph_memory: int | str) -> int:
+    """Raises ConfigError if it is no size."""
+    return _bytes("cuda_graph_memory", cuda_graph_memory, "give bytes")
+
+
 def _share(kv_memory: float | str, free: Free, device_type: str, block_bytes: int, useful_blocks: int) -> int:
     left = free.left_bytes
     if left is None:

@@ -45,6 +45,7 @@ class PackedLinear:
         return out
 
 
-def can_pack() -> bool:
-    """True where this torch build has oneDNN."""
-    return bool(torch._C._has_mkldnn)
+def make_linear(weight: Tensor, bias: Tensor | None) -> PlainLinear | PackedLinear:
+    """Implements api.Ops.prepare_linear: packed on a CPU, where this torch build has oneDNN."""
+    packs = weight.device.type == "cpu" and torch._C._has_mkldnn
+    return PackedLinear(weight, bias) if packs else PlainLinear(weight, bias)

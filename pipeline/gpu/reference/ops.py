@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from pipeline.gpu.api import KvFormat, LayerKv, Linear, Rotation, StepInputs
 from pipeline.gpu.kv.dtype import KvDtype, is_quantised
 from pipeline.gpu.reference.attention import Cache, attend_decode, attend_prefill
-from pipeline.gpu.reference.linear import PackedLinear, PlainLinear, can_pack
+from pipeline.gpu.reference.linear import make_linear
 from pipeline.gpu.reference.quantise import quantise, row_bytes
 from pipeline.gpu.reference.tiles import TilePlan, causal_mask
 
@@ -22,11 +22,10 @@ class TorchOps:
     def __init__(self, device: torch.device, block_size: int, kv_dtype: KvDtype) -> None:
         self._block_size = block_size
         self._kv_dtype: KvDtype = kv_dtype
-        self._packs = device.type == "cpu" and can_pack()
         self._causal = causal_mask(device)
 
     def prepare_linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
-        return PackedLinear(weight, bias) if self._packs else PlainLinear(weight, bias)
+        return make_linear(weight, bias)
 
     def embedding(self, token_ids: Tensor, table: Tensor) -> Tensor:
         return F.embedding(token_ids, table)

@@ -1,27 +1,30 @@
 """A tensor as a GGUF file holds it: rows of quantised blocks."""
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from gguf.constants import GGMLQuantizationType
-from gguf.quants import dequantize
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from gguf.constants import GGMLQuantizationType
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
     """[outputs, inputs] weights, a row of blocks for every output. `dequantised` says what they mean."""
 
-    kind: GGMLQuantizationType
+    kind: "GGMLQuantizationType"
     shape: tuple[int, ...]
     rows: npt.NDArray[np.uint8]
     """[outputs, bytes of a row], contiguous."""
 
     def dequantised(self, start: int = 0, stop: int | None = None) -> Tensor:
         """Rows start..stop, fp32. Raises NotImplementedError for a kind that the gguf package cannot read."""
+        from gguf.quants import dequantize  # a model whose weights are no blocks needs no gguf
+
         return torch.from_numpy(dequantize(self.rows[start:stop], self.kind))
 
 

@@ -1,7 +1,6 @@
 """The tensors of a model on disk, one at a time, under their Hugging Face names."""
 
-from collections.abc import Iterable, Iterator
-from typing import Protocol, runtime_checkable
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -13,29 +12,14 @@ from pipeline.checkpoint.gguf_config import ROPE_FACTORS
 from pipeline.checkpoint.gguf_header import GgufTensor, read_header
 from pipeline.checkpoint.safetensors_files import tensor_files
 from pipeline.errors import ModelError
-from pipeline.gpu.weights.blocks import Blocks, Weight, as_tensor
+from pipeline.gpu.weights.blocks import Blocks, Weight
+from pipeline.gpu.weights.source import tensors_of
 from pipeline.gpu.weights.tensor_names import as_multiplied, of_folder, of_gguf
 
 LM_HEAD = "lm_head.weight"
 
 _DIRECT = {GGMLQuantizationType.F32: torch.float32, GGMLQuantizationType.F16: torch.float16}
 _DIRECT[GGMLQuantizationType.BF16] = torch.bfloat16
-
-
-@runtime_checkable
-class WeightSource(Protocol):
-    """A model's weights, read when they are iterated over: (Hugging Face name, weight), each once."""
-
-    @property
-    def identity(self) -> str | None:
-        """Changes when a weight may have; None: what is made of them is not to be kept."""
-        ...
-
-    def kinds(self) -> dict[str, GGMLQuantizationType]:
-        """Of the weights that are quantised blocks."""
-        ...
-
-    def __iter__(self) -> Iterator[tuple[str, Weight]]: ...
 
 
 class FileWeights:
@@ -73,35 +57,11 @@ class FileWeights:
                 yield name, weight
 
 
-def as_source(weights: Iterable[tuple[str, Weight]]) -> WeightSource:
-    return weights if isinstance(weights, WeightSource) else GivenWeights(weights)
-
-
-class GivenWeights:
-    """Weights that the caller has. Implements WeightSource."""
-
-    identity = None
-
-    def __init__(self, weights: Iterable[tuple[str, Weight]]) -> None:
-        self._weights = weights
-
-    def kinds(self) -> dict[str, GGMLQuantizationType]:
-        return {}
-
-    def __iter__(self) -> Iterator[tuple[str, Weight]]:
-        return iter(self._weights)
-
-
 def load_tensors(card: ModelCard) -> Iterator[tuple[str, torch.Tensor]]:
     """Every weight of the model as (name, CPU tensor): model.layers.0.self_attn.q_proj.weight, ...; see
     FileWeights. What is quantised becomes float32.
     """
     return tensors_of(FileWeights(card))
-
-
-def tensors_of(weights: WeightSource) -> Iterator[tuple[str, torch.Tensor]]:
-    for name, weight in weights:
-        yield name, as_tensor(weight)
 
 
 def _load_safetensors(card: ModelCard) -> Iterator[tuple[str, torch.Tensor]]:

@@ -18,6 +18,10 @@ from pipeline.telemetry.perfetto import Recorded, chrome_trace
 ENDPOINTS = (
     "POST /v1/completions",
     "POST /v1/chat/completions",
+    "GET /v1/requests/{id}",
+    "DELETE /v1/requests/{id}",
+    "POST /tokenize",
+    "POST /detokenize",
     "GET /v1/stream (websocket)",
     "GET /v1/models",
     "GET /v1/models/{id}",
@@ -79,6 +83,9 @@ class About:
         """Whether to send requests here. The port is open only when all stages have started."""
         if self._intake.is_draining:
             raise DRAINING
+        if fault := self._telemetry.worker.fault:
+            message = f"The device is away, and is opened again: {fault}"
+            raise RequestError(message, status=503, code="device_lost", retry_after_s=1)
         return json_response({"status": "ready"})
 
     async def metrics(self, request: web.Request) -> web.Response:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pipeline.core.wire import Wanted
 from pipeline.errors import RequestError
 from pipeline.messages import Completion, SamplingParams
-from pipeline.stages.ingress.intake import Intake, LiveRequest
+from pipeline.stages.ingress.intake import Arrival, Intake, LiveRequest
 
 _LOOKS = 50
 """How often, within the timeout, a server without room for a probe is looked at."""
@@ -68,7 +68,7 @@ class Health:
             return probe
         try:
             self._probe = self._intake.submit(
-                _PROBE, self._clock(), lambda request_id: Probe(self._intake, request_id)
+                _PROBE, Arrival(self._clock()), lambda request_id: Probe(self._intake, request_id)
             )
         except RequestError:
             self._probe = None

@@ -1,16 +1,19 @@
 """Intake: takes requests into the pipeline, and knows those that are live."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 
+from pipeline.core.allowance import Allowance, Charge
 from pipeline.core.gate import Gate
+from pipeline.core.keys import NOBODY, Principal
 from pipeline.core.wire import SERVER_ERROR, Wanted
 from pipeline.errors import InboxClosed, RequestError
-from pipeline.messages import Cancel, Completion, FinishReason, GenerateRequest, Open
+from pipeline.messages import Cancel, Completion, FinishReason, GenerateRequest, Open, TokenLogprob
 from pipeline.runtime.stage import StageContext
 from pipeline.runtime.trace import Point
 from pipeline.telemetry import RequestSpan, Telemetry
+from pipeline.telemetry.journal import NUM_REQUESTS
 
 DRAINING = RequestError("The server is shutting down; try another.", status=503, code="draining")
 
@@ -29,6 +32,14 @@ class LiveRequest(ABC):
         self.is_cancelled = False
         self.num_output_tokens = 0
         """Of the text so far."""
+        self.first_id = request_id
+        """Of the first choice of its answer."""
+        self.allowance: Allowance | None = None
+        """Of who asked, and"""
+        self.charge: Charge | None = None
+        """what was counted of it for this request."""
+        self._told: list[TokenLogprob] = []
+        """Of the tokens of the next delta, where it asked for logprobs."""
         self.trace_parent = ""
         """The W3C traceparent of its own span, for its client; empty: it has no trace."""
 
@@ -38,22 +49,35 @@ class LiveRequest(ABC):
         if self._is_attached:
             self.write_delta(text, num_tokens)
 
+    def logprobs(self, entries: list[TokenLogprob]) -> None:
+        self._told = entries
+
+    def take_logprobs(self) -> list[TokenLogprob]:
+        """For the delta that is being written."""
+        told, self._told = self._told, []
+        return told
+
     def done(self, completion: Completion) -> None:
         if completion.finish_reason is FinishReason.ERROR:
             self.error(SERVER_ERROR)
-        elif self._end():
+        elif self._end(completion.num_prompt_tokens + completion.num_output_tokens):
             self.write_done(completion)
 
     def error(self, error: RequestError) -> None:
-        if self._end():
+        if self._end(self.num_output_tokens):
             self.write_error(error)
 
     def detach(self) -> None:
         self._is_attached = False
 
-    def _end(self) -> bool:
-        """True if there is still a client to be told."""
-        was_live = self._intake.ended(self)
+    def settle(self, num_tokens: int, now_ns: int) -> None:
+        """What was counted of its allowance when it came becomes what it used."""
+        if self.allowance is not None and self.charge is not None:
+            self.allowance.settle(self.charge, num_tokens, now_ns)
+
+    def _end(self, num_tokens: int) -> bool:
+        """True if there is still a client to be told. `num_tokens`: what it used, prompt and answer."""
+        was_live = self._intake.ended(self, num_tokens)
         was_attached, self._is_attached = self._is_attached, False
         return was_live and was_attached
 
@@ -74,6 +98,15 @@ class LiveRequest(ABC):
 R = TypeVar("R", bound=LiveRequest)
 
 
+class Arrival(NamedTuple):
+    """Of one HTTP request or frame."""
+
+    at_ns: int
+    principal: Principal = NOBODY
+    traceparent: str | None = None
+    """As its client sent it, unchecked."""
+
+
 class Intake:
     """Single loop. Request ids have no holes and are offered in order: an id is used only when it got in."""
 
@@ -87,6 +120,8 @@ class Intake:
         self._telemetry = ctx.resource(Telemetry)
         self._next_id = 0
         self.live: dict[int, LiveRequest] = {}
+        self._tenants: dict[int, str] = {}
+        """Of the latest requests, ended ones too."""
         self.num_events = 0
         """Deltas and endings so far, of all requests: it moves as long as the pipeline works."""
 
@@ -95,35 +130,45 @@ class Intake:
         """A closed inbox is how the supervisor says that no more may come in."""
         return self._ctx.inbox.is_closed
 
-    def submit(
-        self, wanted: Wanted, arrived_ns: int, build: Callable[[int], R], traceparent: str | None = None
-    ) -> R:
+    @property
+    def next_id(self) -> int:
+        """Of the next request that gets in."""
+        return self._next_id
+
+    def submit(self, wanted: Wanted, arrival: Arrival, build: Callable[[int], R]) -> R:
         """Offer a request to the pipeline; `build` makes its live side from its id. Never waits.
 
-        `traceparent` is what its client sent of it, unchecked.
-
-        Raises RequestError 429 when there is no room or it would wait for too long, 503 while draining.
+        Raises RequestError 429 when there is no room, it would wait for too long, or its key has used what it
+        may; 503 while draining.
         """
-        request_id = self._next_id
-        self._check_open()
-        live = build(request_id)
-        request = GenerateRequest(
-            request_id,
-            wanted.prompt,
-            wanted.chat,
-            wanted.sampling,
-            arrived_ns,
-            self._ctx.clock(),
-            wanted.terms,
-        )
-        self._offer(request)
-        self._next_id += 1
-        self._telemetry.received()
-        self.live[request_id] = live
-        opened = self._opened(live, arrived_ns, wanted, self._telemetry.trace_sampler.span(traceparent))
-        self._opens.post(opened)  # same tick: it is there before any answer
-        self._ctx.trace.record(Point.ARRIVED, self._ctx.name, request_id, at_ns=arrived_ns)
-        return live
+        return self.submit_all([wanted], arrival, lambda request_id, _: build(request_id))[0]
+
+    def submit_all(
+        self, wanted: Sequence[Wanted], arrival: Arrival, build: Callable[[int, int], R]
+    ) -> list[R]:
+        """Offer the choices of one answer, all or none; `build` gets each one's id and place. See submit."""
+        self._check_open(len(wanted))
+        charge = self._charge(wanted, arrival)
+        lives: list[R] = []
+        try:
+            for index, each in enumerate(wanted):
+                live = build(self._next_id, index)
+                live.allowance, live.charge = arrival.principal.allowance, charge
+                live.first_id = live.request_id - index
+                self._offer(live, each, arrival)
+                lives.append(live)
+        except RequestError:
+            for live in lives:
+                self.leave(live)
+            if charge is not None and arrival.principal.allowance is not None:
+                for _ in wanted[len(lives) :]:
+                    arrival.principal.allowance.settle(charge, 0, self._ctx.clock())
+            raise
+        return lives
+
+    def is_of(self, request_id: int, principal: Principal) -> bool:
+        """Whether it is one of the latest, and that of this principal."""
+        return self._tenants.get(request_id) == principal.tenant
 
     def cancel(self, request: LiveRequest) -> None:
         """Ask the pipeline to end a live request; its terminal row still comes. Posts at most once."""
@@ -136,11 +181,14 @@ class Intake:
         request.detach()
         self.cancel(request)
 
-    def ended(self, request: LiveRequest) -> bool:
-        """Forget a request; False if it had ended before."""
+    def ended(self, request: LiveRequest, num_tokens: int) -> bool:
+        """Forget a request that has used so many tokens; False if it had ended before."""
         self.num_events += 1
         self._gate.leave(request.request_id, request.num_output_tokens)
-        return self.live.pop(request.request_id, None) is not None
+        was_live = self.live.pop(request.request_id, None) is not None
+        if was_live:
+            request.settle(num_tokens, self._ctx.clock())
+        return was_live
 
     def fail_all(self, error: RequestError) -> None:
         """Answer every live request: the pipeline will not."""
@@ -149,27 +197,68 @@ class Intake:
 
     @staticmethod
     def _opened(live: LiveRequest, arrived_ns: int, wanted: Wanted, span: RequestSpan | None) -> Open:
-        is_chat = wanted.chat is not None
-        if span is None:
-            return Open(live.request_id, live, arrived_ns, is_chat=is_chat)
-        live.trace_parent = str(span.own)
-        return Open(live.request_id, live, arrived_ns, live.trace_parent, span.parent_span_id, is_chat)
+        parent_span_id = ""
+        if span is not None:
+            live.trace_parent, parent_span_id = str(span.own), span.parent_span_id
+        return Open(
+            live.request_id,
+            live,
+            arrived_ns,
+            live.trace_parent,
+            parent_span_id,
+            is_chat=wanted.chat is not None,
+            logprobs_sink=None if wanted.sampling.logprobs is None else live,
+        )
 
-    def _check_open(self) -> None:
+    def _check_open(self, num_requests: int) -> None:
         if self.is_draining:
             raise self._refused(DRAINING)
-        if len(self.live) >= self._max_live:
+        if len(self.live) + num_requests > self._max_live:
             raise self._refused(self._full("The server has too many live requests", "too_many_requests"))
 
-    def _offer(self, request: GenerateRequest) -> None:
+    def _charge(self, wanted: Sequence[Wanted], arrival: Arrival) -> Charge | None:
+        if arrival.principal.allowance is None:
+            return None
+        max_tokens = wanted[0].sampling.max_tokens
+        try:
+            return arrival.principal.allowance.admit(len(wanted), max_tokens, self._ctx.clock())
+        except RequestError as error:
+            raise self._refused(error) from None
+
+    def _offer(self, live: LiveRequest, wanted: Wanted, arrival: Arrival) -> None:
+        request = GenerateRequest(
+            live.request_id,
+            wanted.prompt,
+            wanted.chat,
+            wanted.sampling,
+            arrival.at_ns,
+            self._ctx.clock(),
+            wanted.terms,
+        )
         if refusal := self._gate.refusal(request):
             raise self._refused(refusal)
+        self._send(request)
+        self._gate.enter(request)
+        self._next_id += 1
+        self._telemetry.received()
+        self.live[live.request_id] = live
+        self._remember(live.request_id, arrival.principal.tenant)
+        span = self._telemetry.trace_sampler.span(arrival.traceparent)
+        self._opens.post(self._opened(live, arrival.at_ns, wanted, span))  # same tick: before any answer
+        self._ctx.trace.record(Point.ARRIVED, self._ctx.name, live.request_id, at_ns=arrival.at_ns)
+
+    def _remember(self, request_id: int, tenant: str) -> None:
+        self._tenants[request_id] = tenant
+        if len(self._tenants) > NUM_REQUESTS:
+            del self._tenants[next(iter(self._tenants))]
+
+    def _send(self, request: GenerateRequest) -> None:
         try:
-            if not self._requests.offer(request):
-                raise self._refused(self._full("The waiting queue is full", "queue_full"))
+            if self._requests.offer(request):
+                return
         except InboxClosed:
             raise self._refused(DRAINING) from None
-        self._gate.enter(request)
+        raise self._refused(self._full("The waiting queue is full", "queue_full"))
 
     def _full(self, what: str, code: str) -> RequestError:
         """A bound that does not know how long the wait would be is reached."""

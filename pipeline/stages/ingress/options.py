@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from pipeline.core.reasoning import ReasoningTags
+
 Port = Annotated[int, Meta(ge=0, le=65_535)]
 Count = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(gt=0, le=3600)]
@@ -36,6 +38,19 @@ class IngressOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Silence after which a ping is sent; also the longest that a stream's status is held back."""
     ping: Literal["comment", "chunk", "off"] = "comment"
     """SSE pings: a comment line, a chunk with empty text (for clients that fail on comments), or none."""
+    keys_file: str | None = None
+    """TOML, a table for each API key (docs/keys.md); None: everybody who reaches the port may ask."""
+    max_connections: Count = 4096
+    """Past it a connection is closed as soon as it is opened."""
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    """Files in PEM: the chain, and its private key. With both, the port speaks TLS 1.2 or 1.3 only."""
+    reasoning: ReasoningTags | None = None
+    """Between which tags the model thinks aloud: what is there comes apart from the answer."""
+    cors_origins: tuple[str, ...] = ()
+    """Of web pages that may ask from a browser, such as "https://chat.example"; "*": all."""
+    access_log: bool = False
+    """A line for each request: who, what, status and time, never a prompt or an answer."""
     health_timeout_s: Seconds = 5.0
     retry_after_s: Count = 1
     """What a refused client is told to wait."""

@@ -83,6 +83,8 @@ def replies(
 
     def _error(error: RequestError) -> web.Response:
         response = json_bytes(error_body(error), error.status)
+        if error.status == 401:
+            response.headers["WWW-Authenticate"] = "Bearer"
         if error.status in (429, 503):
             response.headers["Retry-After"] = str(max(retry_after_s, error.retry_after_s or 0))
         return response

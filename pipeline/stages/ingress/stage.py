@@ -1,21 +1,29 @@
 """The ingress stage: opens the port last, closes it last, and in between answers."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Never
 
 from aiohttp import web
 
 from pipeline.checkpoint.card import ModelCard
+from pipeline.core.keys import KeyRing
 from pipeline.core.wire import SERVER_ERROR, Limits
 from pipeline.errors import ConfigError, RequestError
-from pipeline.messages import Cancel, GenerateRequest, Open
+from pipeline.messages import Cancel, GenerateRequest, Open, TokenCall
 from pipeline.runtime.stage import Stage, StageContext
 from pipeline.stages.ingress.about import About
+from pipeline.stages.ingress.access_log import access_log
+from pipeline.stages.ingress.authentication import authentication, read_keys
+from pipeline.stages.ingress.cors import Cors
 from pipeline.stages.ingress.health import Health
 from pipeline.stages.ingress.http import HttpDoor
 from pipeline.stages.ingress.intake import Intake
 from pipeline.stages.ingress.options import IngressOptions
 from pipeline.stages.ingress.replies import quiet_logger, replies
+from pipeline.stages.ingress.site import Site, is_loopback, tls_context
+from pipeline.stages.ingress.timeline import TimelineDoor
+from pipeline.stages.ingress.tokens import TokenDoor
 from pipeline.stages.ingress.websocket import WebsocketDoor
 from pipeline.telemetry import Telemetry
 
@@ -24,7 +32,6 @@ SHUTTING_DOWN = RequestError(
 )
 _GOODBYE_S = 1.0
 """How long stop() lets clients take their last bytes."""
-_BACKLOG = 1024
 
 
 class Ingress(Stage[Never, IngressOptions]):
@@ -32,7 +39,7 @@ class Ingress(Stage[Never, IngressOptions]):
 
     Options = IngressOptions
     takes = ()
-    gives = (GenerateRequest, Open, Cancel)
+    gives = (GenerateRequest, TokenCall, Open, Cancel)
 
     def __init__(self, ctx: StageContext, options: IngressOptions) -> None:
         super().__init__(ctx, options)
@@ -40,8 +47,13 @@ class Ingress(Stage[Never, IngressOptions]):
         """The port that is open, once started."""
         self._intake = Intake(ctx, options.max_live_requests)
         limits = _limits(ctx.resource(ModelCard), options)
+        self._keys = None if options.keys_file is None else KeyRing(read_keys(Path(options.keys_file)))
+        self._cors = Cors(options.cors_origins)
+        self._tls = tls_context(options.tls_cert, options.tls_key)
         self._http = HttpDoor(self._intake, limits, options, ctx.clock)
-        self._websocket = WebsocketDoor(self._intake, limits, options, ctx.clock)
+        self._timeline = TimelineDoor(ctx, self._intake, self._http.instance)
+        self._tokens = TokenDoor(ctx, limits, options)
+        self._websocket = WebsocketDoor(self._intake, limits, options, self._cors, ctx.clock)
         health = Health(self._intake, options.health_timeout_s, ctx.clock)
         self._about = About(ctx, self._intake, limits, health)
         self._runner: web.AppRunner | None = None
@@ -69,7 +81,7 @@ class Ingress(Stage[Never, IngressOptions]):
             shutdown_timeout=_GOODBYE_S,
         )
         await self._runner.setup()
-        site = web.TCPSite(self._runner, options.host, options.port, backlog=_BACKLOG, reuse_address=True)
+        site = Site(self._runner, options.host, options.port, options.max_connections, self._tls)
         try:
             await site.start()
         except OSError as error:
@@ -78,6 +90,10 @@ class Ingress(Stage[Never, IngressOptions]):
                 f"{error.strerror}"
             ) from error
         self.port = site.port
+        if self._keys is None and not is_loopback(options.host):
+            self.ctx.log.warning(
+                "open_to_all", host=options.host, reason="there is no keys_file: docs/keys.md"
+            )
 
     async def handle(self, batch: Sequence[Never]) -> None:
         """Never called: nothing is sent to ingress, its inbox only says when to drain."""
@@ -96,12 +112,23 @@ class Ingress(Stage[Never, IngressOptions]):
 
     def _application(self) -> web.Application:
         options, about = self.options, self._about
+        public = frozenset({about.health, about.ready})
         app = web.Application(
-            middlewares=[replies(self.ctx.log, options.write_timeout_s, options.retry_after_s)],
+            middlewares=[
+                *([access_log(self.ctx.log)] if options.access_log else []),
+                replies(self.ctx.log, options.write_timeout_s, options.retry_after_s),
+                self._cors.middleware(),
+                authentication(self._keys, public),
+            ],
             client_max_size=options.max_body_bytes,
         )
+        app.on_response_prepare.append(self._cors.add_headers)
         app.router.add_post("/v1/completions", self._http.completions)
         app.router.add_post("/v1/chat/completions", self._http.chat)
+        app.router.add_get("/v1/requests/{id}", self._timeline.show)
+        app.router.add_delete("/v1/requests/{id}", self._timeline.cancel)
+        app.router.add_post("/tokenize", self._tokens.tokenize)
+        app.router.add_post("/detokenize", self._tokens.detokenize)
         app.router.add_get("/v1/stream", self._websocket.serve, allow_head=False)
         app.router.add_get("/v1/models", about.models)
         app.router.add_get("/v1/models/{id:.+}", about.model)
@@ -121,4 +148,6 @@ def _limits(card: ModelCard, options: IngressOptions) -> Limits:
         model=card.name,
         max_model_len=options.max_model_len or card.architecture.max_position,
         vocab_size=card.architecture.vocab_size,
+        defaults=card.generation,
+        reasoning=options.reasoning,
     )

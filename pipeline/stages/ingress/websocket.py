@@ -19,13 +19,14 @@ from pipeline.core.wire import (
     error_frame,
     parse_frame,
     take_traceparent,
-    tenant_of_key,
     wanted_of,
 )
 from pipeline.core.wire.fields import wrong
 from pipeline.errors import RequestError
 from pipeline.messages import Completion
-from pipeline.stages.ingress.intake import DRAINING, Intake, LiveRequest
+from pipeline.stages.ingress.authentication import PRINCIPAL
+from pipeline.stages.ingress.cors import Cors
+from pipeline.stages.ingress.intake import DRAINING, Arrival, Intake, LiveRequest
 from pipeline.stages.ingress.options import IngressOptions
 from pipeline.stages.ingress.patience import until_read
 from pipeline.stages.ingress.replies import traceparent_of
@@ -49,7 +50,7 @@ class SocketRequest(LiveRequest):
         self._socket.write(self._frames.accepted(self.trace_parent))
 
     def write_delta(self, text: str, num_tokens: int) -> None:
-        self._socket.write(self._frames.delta(text, num_tokens))
+        self._socket.write(self._frames.delta(text, num_tokens, self.take_logprobs()))
 
     def write_done(self, completion: Completion) -> None:
         self._end_with(self._frames.done(completion))
@@ -75,8 +76,7 @@ class Socket:
         self.transport = transport
         self.traceparent = traceparent_of(handshake)
         """For requests that bring none of their own."""
-        self.tenant = tenant_of_key(handshake.headers.get("Authorization"))
-        """Whose key opened it; empty: each request's `user` field says."""
+        self.principal = handshake[PRINCIPAL]
         self.live: dict[str, SocketRequest] = {}
 
     def write(self, payload: bytes) -> None:
@@ -92,11 +92,17 @@ class WebsocketDoor:
     """The handler, and all open sockets."""
 
     def __init__(
-        self, intake: Intake, limits: Limits, options: IngressOptions, clock: Callable[[], int]
+        self,
+        intake: Intake,
+        limits: Limits,
+        options: IngressOptions,
+        cors: Cors,
+        clock: Callable[[], int],
     ) -> None:
         self._intake = intake
         self._limits = limits
         self._options = options
+        self._cors = cors
         self._clock = clock
         self.sockets: set[Socket] = set()
 
@@ -109,6 +115,7 @@ class WebsocketDoor:
         )
         if not ws.can_prepare(request):
             raise RequestError("This path speaks websocket (RFC 6455).", status=426, code="upgrade_required")
+        self._cors.check_socket(request)
         if self._intake.is_draining:
             raise DRAINING
         await ws.prepare(request)
@@ -168,12 +175,14 @@ class WebsocketDoor:
                 code="too_many_requests",
             )
         traceparent = take_traceparent(frame) or socket.traceparent
-        wanted = wanted_of(frame.fields, self._limits, secrets.randbits(63)).under(socket.tenant)
+        principal = socket.principal
+        parsed = wanted_of(frame.fields, self._limits, secrets.randbits(63))
+        wanted = parsed.under(principal.tenant, principal.max_priority)
 
         def build(request_id: int) -> SocketRequest:
             return SocketRequest(self._intake, request_id, socket, frame.id, timings=wanted.timings)
 
-        live = self._intake.submit(wanted, arrived_ns, build, traceparent)
+        live = self._intake.submit(wanted, Arrival(arrived_ns, principal, traceparent), build)
         socket.live[frame.id] = live
         live.accept()
 

@@ -16,7 +16,8 @@ from pipeline.gpu.host.library import load_library
 from pipeline.gpu.host.model import HostDecoder
 from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.runner import build_runner, load_runner
-from pipeline.gpu.weights.load import GivenWeights, load_tensors
+from pipeline.gpu.weights.load import load_tensors
+from pipeline.gpu.weights.source import GivenWeights
 from tests.gpu import test_gemma3, test_llama, test_qwen
 from tests.gpu.driver import TINY, Driver, KeepLogits, random_tensors
 from tests.gpu.oracle import hugging_face

@@ -6,7 +6,8 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as Kind
 
-from pipeline.checkpoint import ModelCard, describe
+from pipeline.checkpoint.card import ModelCard
+from pipeline.checkpoint.model import describe
 from pipeline.gpu.host.build import Build, find_compiler
 from pipeline.gpu.host.formats import Format
 from pipeline.gpu.host.layout import plan_layout

@@ -10,7 +10,7 @@ import pytest
 import torch
 from structlog.testing import capture_logs
 
-from pipeline.checkpoint import describe
+from pipeline.checkpoint.model import describe
 from pipeline.errors import ConfigError
 from pipeline.gpu.host import packed_file
 from pipeline.gpu.host.build import Build, find_compiler
@@ -21,7 +21,7 @@ from pipeline.gpu.host.provision import provide_weights
 from pipeline.gpu.host.weights import PackedWeights
 from pipeline.gpu.models.llama import LLAMA
 from pipeline.gpu.weights.blocks import Weight
-from pipeline.gpu.weights.load import GivenWeights
+from pipeline.gpu.weights.source import GivenWeights
 from tests.gpu.driver import TINY, random_tensors
 from tests.tiny_models import write_gguf
 

@@ -19,6 +19,7 @@ from pipeline.errors import ConfigError
 from pipeline.runtime.bridge import RunnerFactory
 from pipeline.runtime.testing import FakeRunner
 from pipeline.telemetry import Evidence
+from pipeline.topology import LINKS
 from tests.e2e.world import Server, serving
 
 Beside = tuple[Server, AdminServer, aiohttp.ClientSession]
@@ -124,7 +125,7 @@ def test_the_feed_tells_what_was_and_what_is() -> None:
                 assert response.content_type == "text/event-stream"
                 about = msgspec.json.decode(await event(response.content, "about"))
                 assert about["door"] == server.url.replace("http", "ws") and about["model"] == "fake"
-                assert len(about["links"]) == 18
+                assert len(about["links"]) == len(LINKS)
                 backlog = msgspec.json.decode(await event(response.content, "backlog"))
                 assert len(backlog["requests"]) == 1 and len(backlog["moments"]) == 1
                 assert sum(backlog["steps"]["decode"]) == 7

@@ -3,7 +3,7 @@ from itertools import islice
 
 import pytest
 
-from pipeline.bench.feeds import FEEDS
+from pipeline.bench.feeds import FEEDS, NOT_FED
 from pipeline.bench.samples import (
     TEXT,
     Load,
@@ -15,7 +15,7 @@ from pipeline.bench.samples import (
     token_batch,
     tokenized_request,
 )
-from pipeline.checkpoint import ModelCard
+from pipeline.checkpoint.card import ModelCard
 from pipeline.messages import StepPlan, TextBatch, TokenBatch
 from pipeline.topology import LINKS, Lane
 
@@ -30,7 +30,7 @@ def columns(message: StepPlan | TokenBatch | TextBatch, *names: str) -> set[int]
 
 
 def test_every_data_link_has_a_feed() -> None:
-    assert set(FEEDS) == {link.carries for link in LINKS if link.lane is Lane.DATA}
+    assert {*FEEDS, *NOT_FED} == {link.carries for link in LINKS if link.lane is Lane.DATA}
 
 
 def test_a_sequence_begins_once_goes_on_without_a_hole_and_ends_once(load: Load) -> None:

@@ -12,7 +12,7 @@ from pipeline.bench.feeds import Requests, feed_for
 from pipeline.bench.report import stage_report
 from pipeline.bench.samples import Load
 from pipeline.bench.stand import StageResult, bench_stage, build_stand
-from pipeline.checkpoint import ModelCard
+from pipeline.checkpoint.card import ModelCard
 from pipeline.config import loads
 from pipeline.errors import StageCrashed, StagelineError
 from pipeline.messages import DeviceReady, TextBatch, TokenBatch

@@ -9,7 +9,7 @@ import pytest
 from gguf import TokenType
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from pipeline.checkpoint import ModelCard
+from pipeline.checkpoint.card import ModelCard
 from pipeline.checkpoint.gguf_header import GgufHeader, read_header
 from pipeline.checkpoint.gguf_tokenizer import SPLITS, Vocabulary, build_tokenizer, read_vocabulary
 from pipeline.core.detok import Detokenizer

@@ -6,7 +6,8 @@ from pathlib import Path
 import huggingface_hub.constants
 import pytest
 
-from pipeline.checkpoint import load_card, store
+from pipeline.checkpoint import store
+from pipeline.checkpoint.model import load_card
 from pipeline.errors import ModelError
 from tests.tiny_models import write_folder
 

@@ -10,8 +10,8 @@ import aiohttp
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.checkpoint import describe
 from pipeline.checkpoint.card import ModelCard
+from pipeline.checkpoint.model import describe
 from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.runner import load_runner
 from tests.e2e.scraped import scrape

@@ -1,5 +1,8 @@
 """The scheduler's rules, one by one; the property test has the combinations."""
 
+from typing import Any
+
+import msgspec
 import pytest
 
 from pipeline.core.arrived import ArrivedIds
@@ -10,6 +13,7 @@ from pipeline.messages import (
     NO_TOKEN,
     DeviceReady,
     FinishReason,
+    Logprobs,
     SampledBatch,
     SamplingParams,
     StepPlan,
@@ -21,7 +25,7 @@ from pipeline.runtime.testing import FakeRunner
 EOS = 2
 
 
-def request(request_id: int, prompt: int, max_tokens: int, **sampling: bool) -> TokenizedRequest:
+def request(request_id: int, prompt: int, max_tokens: int, **sampling: Any) -> TokenizedRequest:
     params = SamplingParams(max_tokens=max_tokens, seed=request_id, **sampling)
     return TokenizedRequest(request_id, [5] * prompt, params, 0, 10, (1, 2, 7))
 
@@ -283,3 +287,40 @@ def test_fake_runner_samples_by_seed_and_position_alone() -> None:
     runner = FakeRunner()
     a, b = runner.launch(plan(core)).token_ids_sync()
     assert a != b
+
+
+def test_stop_ids_end_a_sequence_as_its_own_end_does() -> None:
+    core = scheduler()
+    for request_id, ignore_eos in ((0, False), (1, True)):
+        params = SamplingParams(max_tokens=9, stop_token_ids=(42,), ignore_eos=ignore_eos)
+        core.add(TokenizedRequest(request_id, [5], params, 0, 10, (1, 2, 7)))
+    batch = step(core, token_id=EOS)
+    assert batch is not None and batch.finish_reasons == [FinishReason.STOP, FinishReason.NONE]
+    batch = step(core, token_id=42)
+    assert batch is not None and batch.finish_reasons == [FinishReason.STOP]
+    assert core.is_idle
+
+
+def test_logprobs_go_with_the_tokens_that_are_still_wanted() -> None:
+    core = scheduler()
+    for request_id in (0, 1):
+        core.add(request(request_id, 3, 9))
+    planned = plan(core)
+    core.cancel(0, FinishReason.CANCELLED)
+    told = Logprobs([0, 1], [7, 7], [-0.5, -0.25], [[7], [7, 8]], [[-0.5], [-0.25, -3.0]])
+    core.apply(msgspec.structs.replace(sampled(planned), logprobs=told), 200)
+    batch = core.take_tokens(201)
+    assert batch is not None
+    assert batch.logprobs == Logprobs([1], [7], [-0.25], [[7, 8]], [[-0.25, -3.0]])
+    batch = step(core)
+    assert batch is not None and batch.logprobs is None
+
+
+def test_a_device_that_counts_tokens_is_told_of_those_before() -> None:
+    core = scheduler(num_blocks=4)
+    params = SamplingParams(max_tokens=9, presence_penalty=1.0)
+    core.add(TokenizedRequest(0, [5, 6], params, 0, 10, (1, 2, 7)))
+    core.add(request(1, 6, 9))
+    (first, second) = plan(core).admitted
+    assert (first.token_ids, first.num_prompt_tokens) == ([5, 6], 2)
+    assert (second.token_ids, second.num_prompt_tokens) == ([], 6)

@@ -1,6 +1,6 @@
 import pytest
 
-from pipeline.core.stops import StopMatcher
+from pipeline.core.stops import LateStopMatcher, StopMatcher
 
 
 def run(stops: list[str], pieces: list[str]) -> tuple[list[str], bool]:
@@ -58,3 +58,15 @@ def test_of_those_complete_at_once_the_one_that_begins_first_wins(pieces: list[s
 def test_an_empty_stop_string_is_no_stop_string(stops: list[str]) -> None:
     with pytest.raises(ValueError, match="empty"):
         StopMatcher(stops)
+
+
+def test_the_stop_string_is_shown_where_that_was_asked() -> None:
+    matcher = StopMatcher(["END"], includes_stop=True)
+    assert [matcher.push(piece) for piece in ("a", "bE", "NDx")] == ["a", "b", "END"]
+    assert matcher.is_stopped and matcher.flush() == ""
+
+
+def test_the_first_tokens_are_not_looked_at() -> None:  # trap 26
+    matcher = LateStopMatcher(["ab"], 2)
+    assert [matcher.push(piece) for piece in ("ab", "a", "b", "xab")] == ["ab", "a", "b", "x"]
+    assert matcher.is_stopped

@@ -5,11 +5,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from pipeline.core.reasoning import ReasoningTags
 from pipeline.core.wire import (
     SERVER_ERROR,
+    Answer,
     Answered,
     ChatAnswer,
     CompletionAnswer,
+    Result,
     Wanted,
     error_event,
     error_frame,
@@ -34,8 +37,8 @@ def ended(reason: FinishReason = FinishReason.STOP, ttft_ns: int | None = 1_234_
     return Completion(reason, 7, 3, Timings(SEGMENTS_NS, sum(SEGMENTS_NS), ttft_ns, first_ns), 4)
 
 
-def wanted(**more: Any) -> Wanted:
-    return Wanted("p", None, SamplingParams(), **more)
+def wanted(count: int = 1, **more: Any) -> list[Wanted]:
+    return [Wanted("p", None, SamplingParams(), num_alike=count, **more)] * count
 
 
 def chunks(stream: bytes) -> list[Any]:
@@ -47,8 +50,14 @@ def chunks(stream: bytes) -> list[Any]:
     return [msgspec.json.decode(part.removeprefix("data: ")) for part in parts]
 
 
-def stream(shape: Any, texts: list[str], completion: Completion) -> list[Any]:
-    return chunks(b"".join(shape.delta(text) for text in texts) + shape.last(completion))
+def stream(answer: Answer, texts: list[str], completion: Completion) -> list[Any]:
+    (choice,) = answer.choices
+    said = b"".join(choice.delta(text) for text in texts) + choice.finish(completion)
+    return chunks(said + answer.end([completion]))
+
+
+def whole(answer: Answer, *texts: str, completion: Completion | None = None) -> Any:
+    return msgspec.json.decode(answer.whole([Result(text, completion or ended()) for text in texts]))
 
 
 def test_completion_stream_in_full() -> None:
@@ -93,12 +102,13 @@ def test_usage_only_where_asked_for(kind: Any) -> None:
 
 @pytest.mark.parametrize("kind", [CompletionAnswer, ChatAnswer])
 @pytest.mark.parametrize("include_usage", [False, True])
-def test_timings_are_in_the_last_chunk_and_add_up(kind: Any, include_usage: bool) -> None:
-    shape = kind("1", 9, "m", wanted(include_usage=include_usage, timings=True))
-    *earlier, last = stream(shape, ["a"], ended())
-    assert not any("timings" in chunk for chunk in earlier)
-    check_timings(last["timings"])
-    check_timings(msgspec.json.decode(kind("1", 9, "m", wanted(timings=True)).whole("a", ended()))["timings"])
+def test_timings_are_in_the_chunk_that_finishes_and_add_up(kind: Any, include_usage: bool) -> None:
+    answer = kind("1", 9, "m", wanted(include_usage=include_usage, timings=True))
+    got = stream(answer, ["a"], ended())
+    (finishing,) = [chunk for chunk in got if "timings" in chunk]
+    assert finishing["choices"][0]["finish_reason"] == "stop"
+    check_timings(finishing["timings"])
+    check_timings(whole(kind("1", 9, "m", wanted(timings=True)), "a")["timings"])
 
 
 def check_timings(timings: dict[str, Any]) -> None:
@@ -111,12 +121,12 @@ def check_timings(timings: dict[str, Any]) -> None:
 
 
 def test_timings_without_a_token() -> None:
-    body = msgspec.json.decode(ChatAnswer("1", 9, "m", wanted(timings=True)).whole("", ended(ttft_ns=None)))
+    body = whole(ChatAnswer("1", 9, "m", wanted(timings=True)), "", completion=ended(ttft_ns=None))
     assert body["timings"]["ttft_ms"] is None and body["timings"]["ttft_segments_ms"] == {}
 
 
 def test_whole_answers() -> None:
-    body = msgspec.json.decode(ChatAnswer("1", 99, "m", wanted()).whole("Hi", ended()))
+    body = whole(ChatAnswer("1", 99, "m", wanted()), "Hi")
     assert body == {
         "id": "chatcmpl-1",
         "object": "chat.completion",
@@ -132,8 +142,42 @@ def test_whole_answers() -> None:
         ],
         "usage": USAGE,
     }
-    body = msgspec.json.decode(CompletionAnswer("1", 99, "m", wanted()).whole("Hi", ended()))
+    body = whole(CompletionAnswer("1", 99, "m", wanted()), "Hi")
     assert body["choices"] == [{"index": 0, "text": "Hi", "logprobs": None, "finish_reason": "stop"}]
+
+
+def test_choices_of_a_whole_answer() -> None:
+    """The prompt that they share counts once."""
+    body = whole(CompletionAnswer("1", 99, "m", wanted(2)), "a", "b")
+    assert [(choice["index"], choice["text"]) for choice in body["choices"]] == [(0, "a"), (1, "b")]
+    assert (body["usage"]["prompt_tokens"], body["usage"]["completion_tokens"]) == (7, 6)
+
+
+def test_choices_of_a_stream_come_as_they_are_said() -> None:
+    answer = ChatAnswer("1", 99, "m", wanted(2, include_usage=True))
+    first, second = answer.choices
+    said = second.delta("B") + first.delta("A") + second.finish(ended()) + first.finish(ended())
+    *got, last = chunks(said + answer.end([ended(), ended()]))
+    choices = [chunk["choices"][0] for chunk in got]
+    assert [choice["index"] for choice in choices] == [1, 1, 0, 0, 1, 0]
+    roles = [choice["delta"].get("role") for choice in choices]
+    assert roles == ["assistant", None, "assistant", None, None, None]
+    assert last["usage"]["completion_tokens"] == 6 and not last["choices"]
+
+
+@pytest.mark.parametrize("cut", [1, 2, 5, 100])
+def test_reasoning_comes_apart(cut: int) -> None:
+    text = "\n<think>\nTwo and two.\n</think>\n\nFour <think>is it</think>."
+    asked = wanted(reasoning=ReasoningTags())
+    pieces = [text[at : at + cut] for at in range(0, len(text), cut)]
+    deltas = [
+        chunk["choices"][0]["delta"] for chunk in stream(ChatAnswer("1", 9, "m", asked), pieces, ended())
+    ]
+    thought = "".join(delta.get("reasoning_content", "") for delta in deltas)
+    said = "".join(delta.get("content", "") for delta in deltas)
+    assert (thought, said) == ("Two and two.\n", "Four <think>is it</think>.")
+    message = whole(ChatAnswer("1", 9, "m", asked), text)["choices"][0]["message"]
+    assert (message["reasoning_content"], message["content"]) == (thought, said)
 
 
 @pytest.mark.parametrize(

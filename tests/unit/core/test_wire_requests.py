@@ -16,12 +16,12 @@ USER = {"role": "user", "content": "Hi"}
 
 
 def completion(**fields: Any) -> Wanted:
-    return parse_completion(json.dumps({"prompt": "Hi", **fields}).encode(), LIMITS, SEED)
+    return parse_completion(json.dumps({"prompt": "Hi", **fields}).encode(), LIMITS, SEED)[0]
 
 
 def chat(*messages: Any, **fields: Any) -> Wanted:
     body = {"messages": list(messages) or [USER], **fields}
-    return parse_chat(json.dumps(body).encode(), LIMITS, SEED)
+    return parse_chat(json.dumps(body).encode(), LIMITS, SEED)[0]
 
 
 def refusal(call: Any, *args: Any, **fields: Any) -> RequestError:
@@ -103,8 +103,14 @@ def test_sampling_fields_are_kept(field: str, given: Any, kept: Any) -> None:
         ("prompt", None, "a string or a list of token ids, but is null"),
         ("prompt", 5, "a string or a list of token ids"),
         ("prompt", {"a": 1}, "a string or a list of token ids"),
-        ("prompt", ["a", "b"], "only one prompt per request"),
-        ("prompt", [[1], [2]], "only one prompt per request"),
+        ("prompt", ["a", ""], "'prompt' is empty"),
+        ("prompt", ["a", [1000]], "token ids from 0 to 999, but is 1000"),
+        ("prompt", ["a"] * 65, "64 answers are the most"),
+        ("n", 9, "an integer from 1 to 8"),
+        ("n", 0, "an integer from 1 to 8"),
+        ("n", True, "an integer from 1 to 8"),
+        ("echo", 0, "true or false"),
+        ("best_of", 2, "must be the same as 'n' (1)"),
         ("prompt", [1, "a"], "token ids from 0 to 999"),
         ("prompt", [1000], "token ids from 0 to 999, but is 1000"),
         ("prompt", [-1], "token ids from 0 to 999, but is -1"),
@@ -144,9 +150,7 @@ def test_unknown_model_is_404() -> None:
     assert completion(model="m") == completion()
 
 
-@pytest.mark.parametrize(
-    "field", ["min_p2", "stop_token_ids", "messages", "max_completion_tokens", "Temperature"]
-)
+@pytest.mark.parametrize("field", ["min_p2", "stop_ids", "messages", "max_completion_tokens", "Temperature"])
 def test_unknown_fields_are_named(field: str) -> None:
     error = refusal(completion, **{field: 1})
     assert error.message == f"Unsupported field '{field}'." and error.param == field
@@ -167,20 +171,9 @@ def test_neutral_values_are_accepted(field: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("n", 2),
-        ("n", True),
-        ("best_of", 2),
-        ("echo", True),
-        ("echo", 0),
-        ("logprobs", 0),
-        ("logprobs", True),
-        ("presence_penalty", 0.5),
-        ("frequency_penalty", -1),
-        ("repetition_penalty", 1.1),
-        ("logit_bias", {"5": 1}),
+        ("prompt_logprobs", 1),
         ("tools", [{}]),
         ("response_format", {"type": "json_object"}),
-        ("min_tokens", 1),
         ("suffix", "x"),
     ],
 )
@@ -330,3 +323,23 @@ def test_frames_refuse(fields: dict[str, Any], param: str) -> None:
 def test_a_frame_needs_an_id(client_id: Any) -> None:
     error = refusal(parse_frame, json.dumps({"type": "cancel", "id": client_id}))
     assert error.param == "id" and "1 to 128 characters" in error.message
+
+
+def several(**fields: Any) -> list[Wanted]:
+    return parse_completion(json.dumps({"prompt": "Hi", **fields}).encode(), LIMITS, SEED)
+
+
+def test_choices_are_all_answers_to_each_prompt_with_seeds_of_their_own() -> None:
+    wanted = several(prompt=["a", [1, 2]], n=2, best_of=2, stream=True)
+    assert [each.prompt for each in wanted] == ["a", "a", [1, 2], [1, 2]]
+    assert [each.sampling.seed for each in wanted] == [SEED, SEED + 1] * 2
+    assert all(each.stream and each.num_alike == 2 for each in wanted)
+    last = (1 << 63) - 1
+    assert [each.sampling.seed for each in several(n=2, seed=last)] == [last, -(1 << 63)]
+
+
+def test_echo_says_the_prompt_first() -> None:
+    assert [each.echo for each in several(prompt=["a", "b"], echo=True)] == ["a", "b"]
+    assert several(echo=False)[0].echo == ""
+    error = refusal(several, prompt=[1, 2], echo=True)
+    assert (error.param, error.status) == ("echo", 400)

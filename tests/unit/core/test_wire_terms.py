@@ -13,7 +13,7 @@ LIMITS = Limits(model="m", max_model_len=2048, vocab_size=1000)
 
 
 def completion(**fields: Any) -> Wanted:
-    return parse_completion(json.dumps({"prompt": "Hi", **fields}).encode(), LIMITS, 0)
+    return parse_completion(json.dumps({"prompt": "Hi", **fields}).encode(), LIMITS, 0)[0]
 
 
 def test_a_request_that_asks_for_nothing_gets_the_defaults() -> None:
@@ -33,7 +33,7 @@ def test_all_doors_take_the_same_terms() -> None:
     expected = Terms("", -3, 250.0, 40.5, patience_ms=2000.0, cache_salt="s", cache_pin=True)
     messages = [{"role": "user", "content": "Hi"}]
     assert completion(**asked).terms == expected
-    assert parse_chat(json.dumps({"messages": messages, **asked}).encode(), LIMITS, 0).terms == expected
+    assert parse_chat(json.dumps({"messages": messages, **asked}).encode(), LIMITS, 0)[0].terms == expected
     assert wanted_of({"prompt": "Hi", **asked}, LIMITS, 0).terms == expected
 
 

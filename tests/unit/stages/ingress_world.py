@@ -22,6 +22,7 @@ from pipeline.messages import (
     GenerateRequest,
     Open,
     Timings,
+    TokenCall,
 )
 from pipeline.runtime.inbox import Inbox
 from pipeline.runtime.stage import StageContext
@@ -102,6 +103,7 @@ class World:
         self.trace = Trace()
         outlets = {
             GenerateRequest: self.engine.requests,
+            TokenCall: self.engine.requests,
             Open: self.engine.opens,
             Cancel: self.engine.cancels,
         }

@@ -3,13 +3,22 @@ from typing import Any
 
 import pytest
 
-from pipeline.messages import NO_TOKEN, Cancel, FinishReason, SequenceTimes, Started, TextBatch, TokenBatch
+from pipeline.messages import (
+    NO_TOKEN,
+    Cancel,
+    FinishReason,
+    Logprobs,
+    SequenceTimes,
+    Started,
+    TextBatch,
+    TokenBatch,
+)
 from pipeline.runtime.stage import NoOptions
 from pipeline.runtime.testing import ManualClock
 from pipeline.stages.detokenize import Detokenize
 from tests.text_world import World, tokens
 
-NONE, STOP, LENGTH, CANCELLED, ERROR = FinishReason
+NONE, STOP, LENGTH, CANCELLED, ERROR, _ = FinishReason
 
 
 def started(*request_ids: int, stop: tuple[str, ...] = ()) -> tuple[Started, ...]:
@@ -128,3 +137,34 @@ def test_one_batch_out_for_each_batch_in() -> None:
         assert [len(batch.texts) for batch in await world.sent(TextBatch)] == [256, 256]
 
     asyncio.run(main())
+
+
+def told(*rows: tuple[int, int]) -> Logprobs:
+    """Of tokens of requests, each with itself as the only alternative."""
+    ids, token_ids = [list(column) for column in zip(*rows, strict=True)]
+    return Logprobs(ids, token_ids, [-1.0] * len(ids), [[k] for k in token_ids], [[-1.0]] * len(ids))
+
+
+def test_logprobs_are_spelled_for_the_rows_that_are_passed_on() -> None:
+    first = tokens(
+        (1, 0x61, NONE),
+        (2, 0x62, NONE),
+        (1, 0xC4, NONE),  # ends at the stop string before it
+        (2, 256, STOP),
+        started=(*started(1, stop=("a",)), *started(2)),
+        logprobs=told((1, 0x61), (2, 0x62), (1, 0xC4), (2, 256)),
+    )
+    ((batch,), _, _) = run(first)
+    assert batch.logprobs is not None
+    assert batch.logprobs.request_ids == [1, 2, 2]
+    assert [each.piece for each in batch.logprobs.entries] == [b"a", b"b", b"<|end|>"]
+    assert batch.logprobs.entries[1].top == [(b"b", -1.0)]
+
+
+def test_special_tokens_and_stops_are_shown_where_that_was_asked() -> None:
+    shown = Started(1, 3, (), skips_special=False, includes_stop=True)
+    late = Started(2, 3, ("b",), min_tokens=1, includes_stop=True)
+    batch = tokens((1, 258, NONE), (1, 0x61, STOP), (2, 0x62, NONE), (2, 0x62, NONE), started=(shown, late))
+    ((sent,), cancels, _) = run(batch)
+    assert sent.texts[1:] == ["a", "b", "b"] and sent.texts[0].startswith("<|")
+    assert [each.request_id for each in cancels] == [2]

@@ -2,16 +2,18 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pipeline.checkpoint.card import ModelCard
 from pipeline.core.gate import Gate
 from pipeline.messages import (
     Cancel,
+    DeviceLost,
     DeviceReady,
     FinishReason,
     Rejected,
+    Reopen,
     SampledBatch,
     SamplingParams,
     StepPlan,
@@ -40,7 +42,9 @@ class Desk:
         self.plans: Inbox[StepPlan] = Inbox(8)
         self.tokens: Inbox[TokenBatch] = Inbox(room)
         self.rejected: Inbox[Rejected] = Inbox(8)
+        self.reopened: Inbox[Reopen] = Inbox(8)
         outlets: dict[type, Any] = {StepPlan: self.plans, TokenBatch: self.tokens, Rejected: self.rejected}
+        outlets[Reopen] = self.reopened
         resources: dict[type, object] = {ModelCard: model_card, Telemetry: Telemetry(), Gate: Gate()}
         ctx = StageContext("schedule", self.inbox, outlets, resources, clock=self.clock)
         self.stage = Schedule(ctx, options)
@@ -59,11 +63,14 @@ class Desk:
         """Answer all plans that are out."""
         await self.settle()
         while self.plans.stats().depth:
-            for plan in await self.plans.recv_many():
-                ids = [r for r, s in zip(plan.request_ids, plan.samples, strict=True) if s]
-                epochs = [e for e, s in zip(plan.epochs, plan.samples, strict=True) if s]
-                self.inbox.post(SampledBatch(plan.step_id, ids, epochs, [9] * len(ids), (1, 1, 1, 1, 1)))
-            await self.settle()
+            await self.answer(await self.plans.recv_many())
+
+    async def answer(self, plans: Sequence[StepPlan]) -> None:
+        for plan in plans:
+            ids = [r for r, s in zip(plan.request_ids, plan.samples, strict=True) if s]
+            epochs = [e for e, s in zip(plan.epochs, plan.samples, strict=True) if s]
+            self.inbox.post(SampledBatch(plan.step_id, ids, epochs, [9] * len(ids), (1, 1, 1, 1, 1)))
+        await self.settle()
 
 
 def test_credits_bound_the_steps_in_flight(fake_card: ModelCard) -> None:
@@ -206,5 +213,60 @@ def test_a_timer_does_not_outlive_the_stage(fake_card: ModelCard) -> None:
         await asyncio.gather(task, return_exceptions=True)
         await desk.stage.stop()
         assert timer.cancelled()
+
+    asyncio.run(main())
+
+
+def test_a_lost_device_is_reopened_and_its_results_are_void(fake_card: ModelCard) -> None:
+    async def main() -> None:
+        desk = Desk(ScheduleOptions(credits=2), fake_card)
+        task = asyncio.create_task(desk.stage.run())
+        desk.request(0, max_tokens=4)
+        await desk.settle()
+        first, second = await desk.plans.recv_many()
+        desk.inbox.post(DeviceLost("it is on fire"))
+        await desk.settle()
+        assert await desk.reopened.recv_many() == [Reopen(last_step_id=second.step_id)]
+        late = SampledBatch(first.step_id, [0], [0], [9], (1, 1, 1, 1, 1))
+        desk.inbox.post(late)
+        desk.request(1)
+        await desk.settle()
+        assert not desk.plans.stats().depth and not desk.tokens.stats().depth
+        desk.inbox.post(DeviceReady(16, 4, 4, 64))
+        await desk.settle()
+        plans = await desk.plans.recv_many()
+        again = plans[0]
+        assert again.step_id > second.step_id and again.request_ids == [0, 1]
+        assert again.num_computed == [0, 0] and again.epochs == [1, 0]
+        await desk.answer(plans)
+        await desk.run_device()
+        desk.inbox.close()
+        await asyncio.wait_for(task, 5)
+
+    asyncio.run(main())
+
+
+def test_a_smaller_device_answers_who_fits_no_more(fake_card: ModelCard) -> None:
+    """With a rejection who has no token yet, with a terminal row who has one."""
+
+    async def main() -> None:
+        desk = Desk(ScheduleOptions(credits=1), fake_card)
+        task = asyncio.create_task(desk.stage.run())
+        desk.request(0, max_tokens=20)
+        await desk.settle()
+        await desk.answer(await desk.plans.recv_many())
+        desk.request(1, max_tokens=20)
+        desk.request(2, max_tokens=2)
+        desk.inbox.post(DeviceLost("half of it is gone"))
+        await desk.settle()
+        desk.inbox.post(DeviceReady(2, 4, 4, 64))
+        await desk.settle()
+        (rejected,) = await desk.rejected.recv_many()
+        assert rejected.request_id == 1 and rejected.code == "kv_capacity_exceeded"
+        rows = [batch for batch in await desk.tokens.recv_many() if any(batch.finish_reasons)]
+        assert rows[0].request_ids == [0] and rows[0].finish_reasons == [FinishReason.ERROR]
+        await desk.run_device()
+        desk.inbox.close()
+        await asyncio.wait_for(task, 5)
 
     asyncio.run(main())

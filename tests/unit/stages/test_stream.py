@@ -16,7 +16,7 @@ from pipeline.stages.stream import Stream, StreamOptions
 from tests.text_world import Sink, World
 from tests.unit.stages.stream_world import MS, StreamWorld, in_world, texts
 
-NONE, STOP, LENGTH, CANCELLED, ERROR = FinishReason
+NONE, STOP, LENGTH, CANCELLED, ERROR, _ = FinishReason
 
 
 # Merging ---------------------------------------------------------------------------------------------

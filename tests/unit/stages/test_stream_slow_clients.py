@@ -9,7 +9,7 @@ from pipeline.messages import Cancel, FinishReason, Pause, Resume
 from tests.text_world import Sink
 from tests.unit.stages.stream_world import MS, StreamWorld, in_world
 
-NONE, STOP, LENGTH, CANCELLED, ERROR = FinishReason
+NONE, STOP, LENGTH, CANCELLED, ERROR, _ = FinishReason
 LIMIT = 1024
 SLOW = {"client_buffer_bytes": LIMIT, "slow_client_s": 1.0, "flush_ms": 10.0, "reads": False}
 

@@ -1,0 +1,1 @@
+"""Scripts that measure on hardware that the tests cannot count on."""

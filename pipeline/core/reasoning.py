@@ -1,0 +1,79 @@
+"""Reasoning: the part of an answer in which a model thinks aloud, between tags of its own, such as <think>.
+
+Only what an answer begins with is reasoning: tags in the middle of a text are text.
+"""
+
+from typing import Literal, NamedTuple
+
+import msgspec
+
+
+class ReasoningTags(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A model's own."""
+
+    opening: str = "<think>"
+    closing: str = "</think>"
+    starts_open: bool = False
+    """The chat template has written the opening tag: the answer begins inside."""
+
+
+class Part(NamedTuple):
+    kind: Literal["reasoning", "content", "tag"]
+    text: str
+
+
+class ReasoningSplitter:
+    """One answer's text, in pieces. The parts' texts, one after the other, are the text; it does not matter
+    how the text is cut. Held back is only what may be the beginning of a tag.
+    """
+
+    def __init__(self, tags: ReasoningTags) -> None:
+        self._tags = tags
+        self._is_inside = tags.starts_open
+        self._may_open = not tags.starts_open
+        self._held = ""
+
+    def push(self, text: str) -> list[Part]:
+        self._held += text
+        parts: list[Part] = []
+        if self._may_open:
+            self._open(parts)
+        if self._is_inside:
+            self._close(parts)
+        if not (self._is_inside or self._may_open):
+            self._take(parts, "content", len(self._held))
+        return parts
+
+    def flush(self) -> list[Part]:
+        """The text has ended."""
+        parts: list[Part] = []
+        self._take(parts, "reasoning" if self._is_inside else "content", len(self._held))
+        return parts
+
+    def _open(self, parts: list[Part]) -> None:
+        begin = self._held.lstrip()
+        if begin.startswith(self._tags.opening):
+            self._may_open, self._is_inside = False, True
+            self._take(parts, "tag", len(self._held) - len(begin) + len(self._tags.opening))
+        elif not self._tags.opening.startswith(begin):
+            self._may_open = False
+
+    def _close(self, parts: list[Part]) -> None:
+        at = self._held.find(self._tags.closing)
+        if at < 0:
+            self._take(parts, "reasoning", len(self._held) - _num_begun(self._held, self._tags.closing))
+            return
+        self._take(parts, "reasoning", at)
+        self._take(parts, "tag", len(self._tags.closing))
+        self._is_inside = False
+
+    def _take(self, parts: list[Part], kind: Literal["reasoning", "content", "tag"], size: int) -> None:
+        if size:
+            parts.append(Part(kind, self._held[:size]))
+            self._held = self._held[size:]
+
+
+def _num_begun(text: str, tag: str) -> int:
+    """Characters at the text's end that the tag may have begun with."""
+    longest = min(len(text), len(tag) - 1)
+    return next((size for size in range(longest, 0, -1) if tag.startswith(text[-size:])), 0)

@@ -1,0 +1,17 @@
+"""What the checks of requests must know of the server."""
+
+import msgspec
+
+from pipeline.core.reasoning import ReasoningTags
+from pipeline.messages import SamplingParams
+
+
+class Limits(msgspec.Struct, frozen=True):
+    model: str
+    max_model_len: int
+    """Prompt and output together, tokens."""
+    vocab_size: int
+    defaults: SamplingParams = SamplingParams()
+    """What holds for requests that do not say otherwise."""
+    reasoning: ReasoningTags | None = None
+    """Between which tags the model reasons; None: nothing is split off."""

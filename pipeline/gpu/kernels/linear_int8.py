@@ -1,0 +1,129 @@
+"""A linear layer over int8 weights with one scale an output, and activations as they are (no rounding).
+
+Shapes: x [T, in] bf16 or fp32, strided in its first dimension; codes [out, in] uint8 in two's complement,
+-127..127; scales [out] fp32; bias [out] or None; -> [T, out]. Codes are exact in bf16, sums are fp32, and an
+output's scale multiplies its sum. Read: out * in bytes of codes once for each tile of rows (linear_tile), and
+T * in * 2 for each tile of outputs, from the L2 cache. Flops: 2 * T * in * out. Sums go along `in` in steps
+of DEPTH, one program each, in order: no split, so no second pass.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from pipeline.gpu.kernels.config import LaunchConfig
+from pipeline.gpu.kernels.linear_tile import (
+    FEW_ROWS,
+    SOME_ROWS,
+    Configs,
+    check_input,
+    config_of,
+    grid_of,
+    store_outputs,
+)
+from pipeline.gpu.kernels.variant import ModelShape, Variant
+from pipeline.gpu.kernels.widen import widen_int8
+
+MAX_CODE = 127
+CONFIGS: Configs = {
+    FEW_ROWS: LaunchConfig(4, 4, {"ROWS": 16, "COLUMNS": 32, "DEPTH": 256}),
+    SOME_ROWS: LaunchConfig(4, 4, {"ROWS": 64, "COLUMNS": 64, "DEPTH": 128}),
+    0: LaunchConfig(8, 3, {"ROWS": 128, "COLUMNS": 128, "DEPTH": 64}),
+}
+"""Few rows: 24 KB of codes on their way in a program, as many programs as an H100 has multiprocessors from
+4,096 outputs on. Many: as large as registers allow."""
+
+
+@triton.jit
+def int8_kernel(
+    x, codes, scales, bias, out, num_rows, x_stride,
+    OUT: tl.constexpr, IN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    """On a grid [tiles of rows, tiles of outputs]."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    output = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    x += row.to(tl.int64)[:, None] * x_stride
+    codes += output.to(tl.int64)[:, None] * IN
+    acc = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for first in range(0, IN, DEPTH):
+        column = first + tl.arange(0, DEPTH)
+        is_x = (row < num_rows)[:, None]
+        is_weight = (output < OUT)[:, None]
+        if IN % DEPTH:
+            is_x = is_x & (column < IN)[None, :]
+            is_weight = is_weight & (column < IN)[None, :]
+        inputs = tl.load(x + column[None, :], mask=is_x, other=0.0)
+        stored = tl.load(codes + column[None, :], mask=is_weight, other=0)
+        weights = widen_int8(stored).to(inputs.dtype)
+        acc = tl.dot(inputs, tl.trans(weights), acc, input_precision="ieee")
+    acc *= tl.load(scales + output, mask=output < OUT, other=0.0)[None, :]
+    store_outputs(acc, bias, out, row, output, num_rows, OUT)
+
+
+class Int8Linear:
+    """Implements gpu.api.Linear; rounds weight [out, in] to codes, to half a scale of a largest / 127."""
+
+    __slots__ = ("_bias", "_codes", "_scales")
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self._codes, self._scales = pack_int8(weight)
+        self._bias = bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return linear_int8(x, self._codes, self._scales, self._bias)
+
+
+def pack_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """[out, in] of any float dtype -> codes [out, in] uint8, scales [out] fp32."""
+    wide = weight.float()
+    scales = wide.abs().amax(1) / MAX_CODE
+    codes = (wide / scales.clamp(min=torch.finfo(torch.float32).tiny)[:, None]).round()
+    return codes.to(torch.int8).view(torch.uint8), scales
+
+
+def linear_int8(
+    x: Tensor, codes: Tensor, scales: Tensor, bias: Tensor | None, config: LaunchConfig | None = None
+) -> Tensor:
+    """[T, in] -> a new tensor, [T, out], of x's dtype."""
+    num_rows, (num_outputs, num_inputs) = len(x), codes.shape
+    check_input(x, num_inputs)
+    config = config or config_of(CONFIGS, num_rows)
+    out = torch.empty(num_rows, num_outputs, dtype=x.dtype, device=x.device)
+    int8_kernel[grid_of(num_rows, num_outputs, config)](
+        x,
+        codes,
+        scales,
+        bias,
+        out,
+        num_rows,
+        x.stride(0),
+        OUT=num_outputs,
+        IN=num_inputs,
+        **config.constants,
+        num_warps=config.num_warps,
+        num_stages=config.num_stages,
+    )
+    return out
+
+
+def variants(shape: ModelShape) -> list[Variant]:
+    """Of the feed-forward's way down, by the number of rows."""
+    pointers = {"x": "*bf16", "codes": "*u8", "scales": "*fp32", "out": "*bf16"}
+    return [
+        Variant(
+            name=f"int8 {shape.name} {config.constants['ROWS']} rows",
+            kernel=int8_kernel,
+            types={**pointers, "num_rows": "i32", "x_stride": "i32"},
+            constants={
+                "bias": None,
+                "OUT": shape.hidden_size,
+                "IN": shape.intermediate_size,
+                **config.constants,
+            },
+            aligned=frozenset((*pointers, "x_stride")),
+            config=config,
+            has_dot=True,
+        )
+        for config in CONFIGS.values()
+    ]

@@ -1,0 +1,50 @@
+"""A step that was launched: what the sample stage gets of it."""
+
+from dataclasses import dataclass
+from itertools import compress
+
+from pipeline.gpu.device import Completion
+from pipeline.gpu.kv.block_weights import least
+from pipeline.gpu.logprobs import AskedLogprobs, DeviceLogprobs
+from pipeline.messages import Logprobs, StepPlan
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedStep:
+    """Implements messages.StepHandle. What a fault of the device raises is raised where it is waited for.
+
+    Args:
+        completion: its results are token ids, then logprobs where `asked`, then the weights that the plan's
+            questions are answered from, where it has any.
+    """
+
+    plan: StepPlan
+    completion: Completion
+    asked: AskedLogprobs | None = None
+
+    @property
+    def begin_ns(self) -> int:
+        return self.completion.begin_ns
+
+    @property
+    def end_ns(self) -> int:
+        return self.completion.end_ns
+
+    def is_ready(self) -> bool:
+        return self.completion.is_done()
+
+    def token_ids_sync(self) -> list[int]:
+        token_ids: list[int] = self.completion.results_sync()[0].tolist()
+        return token_ids
+
+    def drops_sync(self) -> list[list[int]]:
+        if not self.plan.questions:
+            return []
+        return least(self.completion.results_sync()[-1].numpy(), self.plan.questions)
+
+    def logprobs_sync(self) -> Logprobs | None:
+        if self.asked is None:
+            return None
+        columns = self.completion.results_sync()[1 : 1 + len(DeviceLogprobs._fields)]
+        told = DeviceLogprobs(*columns)
+        return told.to_message(self.asked, list(compress(self.plan.request_ids, self.plan.samples)))

@@ -1,0 +1,182 @@
+"""Filter: TextBatch -> TextBatch, where config.toml has [stages.filter]: rules for what may be said.
+
+Sits between detokenize and stream, so a rule sees text as a reader would, whatever the tokens, and whether
+the answer is streamed or not.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from pipeline.core.content_filter import ContentFilter, Rule, Rules
+from pipeline.errors import ConfigError
+from pipeline.messages import Cancel, FinishReason, SpelledLogprobs, Started, TextBatch
+from pipeline.runtime.stage import Stage, StageContext
+
+FILTERED = FinishReason.FILTERED.value
+MAX_MEMORY = 64 << 20
+"""Of a compiled expression and its automaton, bytes."""
+Text = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class FilterRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One of rules. Has `terms` or `pattern`, not both."""
+
+    terms: tuple[Text, ...] = ()
+    """Words or phrases, each as it stands."""
+    pattern: Text | None = None
+    """A regular expression (RE2's syntax; no look-around, no back references)."""
+    action: Literal["redact", "stop"] = "redact"
+    """stop: the answer ends before the match, with the finish reason content_filter."""
+    replacement: str = "[removed]"
+    """What stands in its place, if redacted."""
+    ignore_case: bool = True
+    whole_words: bool = False
+    """Terms only: not inside of longer words."""
+    tenants: tuple[str, ...] = ()
+    """Names of keys whose requests it is for; empty: everybody's."""
+
+
+class FilterOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    clean: bool = True
+    """Leave out characters that a reader does not see: controls, zero width, direction overrides."""
+    rules: tuple[FilterRule, ...] = ()
+    """Where two match at the same place, the first wins."""
+
+
+class Filter(Stage[TextBatch, FilterOptions]):
+    """Owns the held-back text of every live request that has rules.
+
+    Logprobs would tell the tokens of what was removed, so a request with rules gets none.
+    """
+
+    Options = FilterOptions
+    takes = (TextBatch,)
+    gives = (TextBatch, Cancel)
+
+    def __init__(self, ctx: StageContext, options: FilterOptions) -> None:
+        super().__init__(ctx, options)
+        self._by_tenant = _rules_by_tenant(options.rules)
+        self._filters: dict[int, ContentFilter] = {}
+        self._stopped: set[int] = set()
+        """Ended here; their terminal row from the scheduler is still to come, and goes no further."""
+
+    @property
+    def num_live(self) -> int:
+        """Requests with state here; 0 when idle."""
+        return len(self._filters) + len(self._stopped)
+
+    async def handle(self, batch: Sequence[TextBatch]) -> None:
+        texts = self.ctx.outlet(TextBatch)
+        for step in batch:
+            for started in step.started:
+                self._begin(started)
+            if self._filters or self._stopped:
+                step = self._filtered(step)
+            await texts.send(step)
+
+    def _begin(self, started: Started) -> None:
+        rules = self._by_tenant.get(started.tenant, self._by_tenant[""])
+        if rules is not None or self.options.clean:
+            self._filters[started.request_id] = ContentFilter(rules, cleans=self.options.clean)
+
+    def _filtered(self, step: TextBatch) -> TextBatch:
+        logprobs = self._left_of(step.logprobs)
+        request_ids: list[int] = []
+        texts: list[str] = []
+        num_tokens: list[int] = []
+        finish_reasons: list[int] = []
+        for request_id, text, count, finish in zip(
+            step.request_ids, step.texts, step.num_tokens, step.finish_reasons, strict=True
+        ):
+            if request_id in self._stopped:
+                if finish:
+                    self._stopped.discard(request_id)
+                continue
+            text, finish = self._pass(request_id, text, finish)
+            request_ids.append(request_id)
+            texts.append(text)
+            num_tokens.append(count)
+            finish_reasons.append(finish)
+        return replace(
+            step,
+            request_ids=request_ids,
+            texts=texts,
+            num_tokens=num_tokens,
+            finish_reasons=finish_reasons,
+            logprobs=logprobs,
+            sent_ns=self.ctx.clock(),
+        )
+
+    def _pass(self, request_id: int, text: str, finish: int) -> tuple[str, int]:
+        """A row's text and ending, as they leave."""
+        content = self._filters.get(request_id)
+        if content is None:
+            return text, finish
+        text = content.push(text)
+        if finish:
+            text += content.flush()
+            del self._filters[request_id]
+            return text, FILTERED if content.stopped_by else finish
+        if content.stopped_by is None:
+            return text, finish
+        del self._filters[request_id]
+        self._stopped.add(request_id)
+        self.ctx.outlet(Cancel).post(Cancel(request_id, FinishReason.CANCELLED))
+        return text, FILTERED
+
+    def _left_of(self, logprobs: SpelledLogprobs | None) -> SpelledLogprobs | None:
+        """Without those of requests that have rules."""
+        if logprobs is None:
+            return None
+        kept = [
+            (request_id, entry)
+            for request_id, entry in zip(logprobs.request_ids, logprobs.entries, strict=True)
+            if not self._has_rules(request_id)
+        ]
+        return SpelledLogprobs([row[0] for row in kept], [row[1] for row in kept])
+
+    def _has_rules(self, request_id: int) -> bool:
+        content = self._filters.get(request_id)
+        return request_id in self._stopped or (content is not None and content.has_rules)
+
+
+def _rules_by_tenant(rules: Sequence[FilterRule]) -> dict[str, Rules | None]:
+    """For each tenant that a rule names, and for "" all others. Raises ConfigError."""
+    tenants = {"", *(tenant for rule in rules for tenant in rule.tenants)}
+    chosen = {
+        tenant: [rule for rule in rules if not rule.tenants or tenant in rule.tenants] for tenant in tenants
+    }
+    return {tenant: _compiled(each) if each else None for tenant, each in chosen.items()}
+
+
+def _compiled(rules: Sequence[FilterRule]) -> Rules:
+    try:
+        import re2
+    except ImportError as error:
+        raise ConfigError(
+            f"stages.filter.options.rules: need RE2 ({error}); install it with: "
+            "pip install 'stageline[filter]'"
+        ) from error
+
+    def compile_pattern(pattern: str) -> Any:
+        options = re2.Options()
+        options.log_errors = False
+        options.max_mem = MAX_MEMORY
+        try:
+            return re2.compile(pattern, options)
+        except re2.error as error:
+            raise ConfigError(f"stages.filter.options.rules: RE2 says: {error}") from error
+
+    return Rules([_rule(rule) for rule in rules], compile_pattern)
+
+
+def _rule(rule: FilterRule) -> Rule:
+    if bool(rule.terms) == bool(rule.pattern):
+        raise ConfigError("stages.filter.options.rules: each needs either `terms` or `pattern`")
+    text = rule.pattern or "|".join(map(re.escape, rule.terms))
+    pattern = rf"\b(?:{text})\b" if rule.terms and rule.whole_words else text
+    return Rule(pattern, rule.action, rule.replacement, rule.ignore_case)

@@ -1,0 +1,107 @@
+"""Linears over int8 and 4-bit codes against the product with the weights that the codes stand for."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gguf.constants import GGMLQuantizationType
+from gguf.quants import quantize
+from torch import Tensor
+
+from pipeline.gpu.options import RunnerOptions
+from pipeline.gpu.weights.blocks import Blocks
+from tests.gpu.driver import TINY
+from tests.kernels.guarded import guarded
+from tests.kernels.isolated import isolated
+
+TOLERANCE = {torch.float32: {"rtol": 1e-5, "atol": 1e-5}, torch.bfloat16: {"rtol": 1e-2, "atol": 2e-2}}
+SIZES = [(1, 64, 40), (5, 576, 33), (17, 96, 64), (70, 160, 24), (130, 64, 130)]
+"""Rows, inputs, outputs: of each number of rows its tiles, inputs and outputs that fill none."""
+
+
+def random(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def check(linear: Any, dequantised: Tensor, bias: Tensor | None, rows: int, dtype: torch.dtype) -> None:
+    """On inputs that lie within wider rows."""
+    num_inputs = dequantised.shape[1]
+    x = guarded(random(rows, num_inputs + 16).to(dtype))[:, :num_inputs]
+    expected = x.double() @ dequantised.double().T + (0 if bias is None else bias.double())
+    out = linear(x)
+    assert out.dtype == dtype
+    torch.testing.assert_close(out.double(), expected, **TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("size", SIZES)
+@isolated
+def test_int8(size: tuple[int, int, int]) -> None:
+    from pipeline.gpu.kernels.linear_int8 import Int8Linear, pack_int8
+
+    rows, inputs, outputs = size
+    weight = random(outputs, inputs) / inputs**0.5
+    weight[3] = 0
+    codes, scales = pack_int8(weight)
+    dequantised = codes.view(torch.int8).float() * scales[:, None]
+    assert bool(((dequantised - weight).abs() <= scales[:, None] * 0.501).all())
+    bias = guarded(random(outputs)) if rows % 2 else None
+    linear = Int8Linear(weight, bias)
+    linear._codes, linear._scales = guarded(linear._codes), guarded(linear._scales)
+    for dtype in TOLERANCE:
+        check(linear, dequantised, bias, rows, dtype)
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1"])
+@pytest.mark.parametrize("size", SIZES)
+@isolated
+def test_int4(size: tuple[int, int, int], kind: str) -> None:
+    from pipeline.gpu.kernels.linear_int4 import Int4Linear
+
+    rows, inputs, outputs = size
+    blocks = blocks_of(random(outputs, inputs) / inputs**0.5, kind)
+    bias = random(outputs) if rows % 2 else None
+    linear = Int4Linear(blocks, bias, torch.device("cpu"))
+    for name in ("_codes", "_scales", "_minima"):
+        setattr(linear, name, guarded(getattr(linear, name)))
+    for dtype in TOLERANCE:
+        check(linear, blocks.dequantised(), bias, rows, dtype)
+
+
+@isolated
+def test_a_row_has_the_same_bits_among_others_of_its_tiles() -> None:
+    from pipeline.gpu.kernels.linear_int8 import Int8Linear
+
+    linear = Int8Linear(random(32, 512), None)
+    x = random(16, 512).bfloat16()
+    assert linear(x)[3:4].equal(linear(x[3:4]))
+
+
+@isolated
+def test_a_model_with_int8_weights_is_served_on_triton() -> None:
+    from tests.kernels.served import request, serve
+
+    asked = [request(0, [5, 9, 2, 40, 7], 4), request(1, [8, 1, 30], 5)]
+    sizes: dict[str, Any] = {"device": "cpu", "dtype": "float32", "block_size": 8, "num_blocks": 8}
+    sizes |= {"max_num_seqs": 2, "max_num_batched_tokens": 16, "backend": "triton"}
+    plain, rounded = (serve(TINY, asked, RunnerOptions(weights=w, **sizes), 2) for w in ("bf16", "int8"))
+    difference = (rounded.logits[0] - plain.logits[0]).norm() / plain.logits[0].norm()
+    assert 1e-4 < difference < 0.03
+
+
+@isolated
+def test_what_does_not_fit_is_refused() -> None:
+    from pipeline.gpu.kernels.linear_int4 import Int4Linear
+    from pipeline.gpu.kernels.linear_int8 import Int8Linear
+
+    with pytest.raises(ValueError, match="Q8_0 are not 4 bits"):
+        Int4Linear(blocks_of(random(4, 64), "Q8_0"), None, torch.device("cpu"))
+    with pytest.raises(ValueError, match=r"\[2, 63\]"):
+        Int8Linear(random(4, 64), None)(random(2, 63))
+    with pytest.raises(ValueError, match="strides"):
+        Int8Linear(random(4, 64), None)(random(64, 2).T)
+
+
+def blocks_of(weight: Tensor, kind: str) -> Blocks:
+    quantised = GGMLQuantizationType[kind]
+    return Blocks(quantised, tuple(weight.shape), np.ascontiguousarray(quantize(weight.numpy(), quantised)))
