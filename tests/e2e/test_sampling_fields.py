@@ -134,7 +134,7 @@ def test_special_tokens_and_prompts_that_are_cut(card: ModelCard) -> None:
 REQUESTS: list[dict[str, Any]] = [
     {
         "prompt": f"hello {subject} world hello",
-        "max_tokens": 24,
+        "max_tokens": 14,
         "ignore_eos": True,
         "temperature": (0, 0.9, 1.3)[k % 3],
         "seed": k,
