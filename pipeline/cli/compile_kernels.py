@@ -22,7 +22,7 @@ BEGIN, END = "<!-- stageline compile-kernels -->", "<!-- end of stageline compil
 def register(commands: Commands) -> None:
     parser = commands.add_parser(
         "compile-kernels",
-        help="compile the GPU kernels ahead of time, and check registers, spills, shared memory",
+        help="compile the GPU kernels ahead of time, and check them",
         description=f"No GPU is needed. Models: {', '.join(MODELS)}. Exit status 1: something has got worse.",
     )
     parser.add_argument("--arch", type=int, nargs="+", default=ARCHS, choices=MULTIPROCESSORS, metavar="CC")

@@ -6,15 +6,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import get_args
 
-import torch
 from rich.console import Console
 from rich.progress import track
 
 from pipeline.cli import Commands
-from pipeline.errors import ConfigError
 from pipeline.gpu.kernels.config import GpuConfigs, read, save, saved_path
 from pipeline.gpu.kernels.shapes import MODELS, find_shapes
-from pipeline.gpu.kernels.timing import EventTimer, Timer
+from pipeline.gpu.kernels.timing import Gpu, find_gpu
 from pipeline.gpu.kernels.tuning import Task, Tuned, tune_task
 from pipeline.gpu.kernels.workloads.suite import TUNABLE, TUNED, Sizes
 from pipeline.gpu.kv.dtype import KvDtype
@@ -37,25 +35,20 @@ def register(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, say what is faster, save it. Raises ConfigError without a GPU."""
-    if not torch.cuda.is_available():
-        raise ConfigError("tune-kernels measures on a GPU, and torch sees none on this machine")
-    device = torch.device("cuda")
-    name = torch.cuda.get_device_name(device)
+    gpu = find_gpu()
     shapes = find_shapes(args.model, tuple(args.kv_dtype))
     work = [Task(kernel, shape) for kernel in args.kernel for shape in shapes]
-    tune_all(work, args.out or saved_path(name), name, TUNED, device, EventTimer(device))
+    tune_all(work, args.out or saved_path(gpu.name), gpu, TUNED)
     return 0
 
 
-def tune_all(
-    work: list[Task], path: Path, name: str, sizes: Sizes, device: torch.device, timer: Timer
-) -> GpuConfigs:
+def tune_all(work: list[Task], path: Path, gpu: Gpu, sizes: Sizes) -> GpuConfigs:
     """Save after each task, beside what the file has of others; an interruption loses one task."""
-    configs = read(path) if path.is_file() else GpuConfigs(name, "", [name], {})
+    configs = read(path) if path.is_file() else GpuConfigs(gpu.name, "", [gpu.name], {})
     configs.source = f"stageline tune-kernels, {datetime.now(UTC):%Y-%m-%d}, triton {version('triton')}"
     console = Console(stderr=True)
-    for task in track(work, f"Tuning for {name}", console=console):
-        tuned, setting = tune_task(task, sizes, device, timer)
+    for task in track(work, f"Tuning for {gpu.name}", console=console):
+        tuned, setting = tune_task(task, sizes, gpu)
         if setting is not None:
             configs.put(task.kernel, setting)
             save(path, configs)

@@ -1,8 +1,7 @@
 """Every field of sampling over real sockets, with a small random model through all stages."""
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import aiohttp
@@ -32,11 +31,13 @@ def card(tmp_path_factory: pytest.TempPathFactory) -> ModelCard:
     return describe(folder, str(folder))
 
 
-def run(card: ModelCard, check: Callable[[Ask], Awaitable[None]], num_blocks: int = 200) -> int:
+def run(
+    card: ModelCard, check: Callable[[Ask], Awaitable[None]], num_blocks: int = 200, more: str = ""
+) -> int:
     """How many preemptions there were."""
 
     async def main() -> int:
-        async with serving(card, toml=DEVICE.format(num_blocks=num_blocks)) as server:
+        async with serving(card, toml=DEVICE.format(num_blocks=num_blocks) + more) as server:
             async with aiohttp.ClientSession(server.url) as session:
                 await check(asker(session))
             await server.rest()
@@ -130,77 +131,10 @@ def test_special_tokens_and_prompts_that_are_cut(card: ModelCard) -> None:
     run(card, check)
 
 
-async def events(
-    session: aiohttp.ClientSession, path: str, body: dict[str, Any]
-) -> AsyncIterator[dict[str, Any]]:
-    async with session.post(path, json=body | {"stream": True}) as response:
-        async for line in response.content:
-            if line.startswith(b"data: {"):
-                yield json.loads(line[6:])
-
-
-def test_logprobs_whole_and_streamed_by_both_doors(card: ModelCard) -> None:
-    async def main() -> None:
-        async with (
-            serving(card, toml=DEVICE.format(num_blocks=200)) as server,
-            aiohttp.ClientSession(server.url) as session,
-        ):
-            ask = asker(session)
-            plain = {"temperature": 1, "seed": 5, "max_tokens": 9, "logprobs": 2, "prompt": "hello"}
-            whole = (await ask(**plain))["choices"][0]
-            told = whole["logprobs"]
-            assert "".join(told["tokens"]) == whole["text"] or "�" in whole["text"]
-            assert len(told["token_logprobs"]) == 9 and all(
-                -100 < each <= 0 for each in told["token_logprobs"]
-            )
-            assert told["text_offset"][0] == 0 and told["text_offset"][8] == len("".join(told["tokens"][:8]))
-            for token, value, top in zip(
-                told["tokens"], told["token_logprobs"], told["top_logprobs"], strict=True
-            ):
-                assert "�" in token or (top[token] == value and 2 <= len(top) <= 3)
-            parts = [
-                each["choices"][0]["logprobs"] async for each in events(session, "/v1/completions", plain)
-            ]
-            for name in told:
-                assert [x for part in parts if part for x in part[name]] == told[name]
-
-            chat = {
-                "messages": [{"role": "user", "content": "hi"}],
-                "temperature": 1,
-                "seed": 6,
-                "max_tokens": 7,
-            }
-            chat |= {"logprobs": True, "top_logprobs": 3}
-            answer = (await ask("/v1/chat/completions", **chat))["choices"][0]
-            content = answer["logprobs"]["content"]
-            spelled = b"".join(bytes(each["bytes"]) for each in content)
-            assert spelled.decode(errors="replace") == answer["message"]["content"] and len(content) == 7
-            for each in content:
-                values = [top["logprob"] for top in each["top_logprobs"]]
-                assert (
-                    len(values) == 3
-                    and values == sorted(values, reverse=True)
-                    and each["logprob"] <= values[0]
-                )
-            got = [each["choices"][0] async for each in events(session, "/v1/chat/completions", chat)]
-            assert [x for part in got if part["logprobs"] for x in part["logprobs"]["content"]] == content
-
-            async with session.ws_connect("/v1/stream") as ws:
-                await ws.send_json({"type": "generate", "id": "a"} | chat)
-                frames = [await ws.receive_json()]
-                while frames[-1]["type"] != "done":
-                    frames.append(await ws.receive_json())
-            assert [x for frame in frames for x in frame.get("logprobs", [])] == content
-            assert (await ask(prompt="hello", logprobs=0))["choices"][0]["logprobs"]["top_logprobs"]
-            assert (await ask(prompt="hello"))["choices"][0]["logprobs"] is None
-
-    asyncio.run(main())
-
-
 REQUESTS: list[dict[str, Any]] = [
     {
         "prompt": f"hello {subject} world hello",
-        "max_tokens": 24,
+        "max_tokens": 14,
         "ignore_eos": True,
         "temperature": (0, 0.9, 1.3)[k % 3],
         "seed": k,
@@ -232,7 +166,9 @@ def test_an_answer_depends_on_its_request_alone(card: ModelCard) -> None:
     run(card, alone)
     run(card, together("together"))
     assert run(card, together("preempted"), num_blocks=24)
-    assert _texts(answers["alone"]) == _texts(answers["together"]) == _texts(answers["preempted"])
+    run(card, together("split"), more='[stages.schedule.options]\nseparation = "split"')
+    alike = [_texts(answers[name]) for name in ("alone", "together", "preempted", "split")]
+    assert alike == [alike[0]] * 4
     assert len(set(_texts(answers["alone"]))) == len(REQUESTS)
 
 

@@ -17,7 +17,10 @@ def arithmetic(a_ptr, b_ptr, out_ptr, N: tl.constexpr):
     tl.store(out_ptr + 5 * N + i, tl.where(a < b, a, b))
     tl.store(out_ptr + 6 * N + i, tl.abs(a))
     tl.store(out_ptr + 7 * N + i, tl.exp(a.to(tl.float32)))
-    tl.store(out_ptr + 8 * N + i, a.to(tl.int32).to(tl.bfloat16))
+    whole = a.to(tl.int32).to(tl.bfloat16)
+    tl.store(out_ptr + 8 * N + i, whole)
+    tl.store(out_ptr + 9 * N + i, whole.to(tl.float8e4nv).to(tl.bfloat16))
+    tl.store(out_ptr + 10 * N + i, -a)
 
 
 @triton.jit

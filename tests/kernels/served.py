@@ -27,7 +27,7 @@ from pipeline.messages import (
 )
 from tests.gpu.driver import KeepLogits, random_tensors
 
-STEP_NS = 1_000_000
+TOKEN_NS = 1_000_000
 IN_FLIGHT = 2
 
 
@@ -76,8 +76,9 @@ def serve(
             served.plans.append(plan)
             served.logits += [keep.last.clone()] if any(plan.samples) else []
         elif flying:
-            now += STEP_NS
-            scheduler.apply(_sampled(flying.popleft(), now), now)
+            handle = flying.popleft()
+            begin_ns, now = now, now + TOKEN_NS * len(handle.plan.token_ids)
+            scheduler.apply(_sampled(handle, begin_ns, now), now)
         _take(scheduler, served, now)
     served.num_hit_tokens = prefixes.num_hit_tokens
     served.num_preemptions = scheduler.num_preemptions
@@ -87,14 +88,14 @@ def serve(
     return served
 
 
-def _sampled(handle: StepHandle, end_ns: int) -> SampledBatch:
+def _sampled(handle: StepHandle, begin_ns: int, end_ns: int) -> SampledBatch:
     plan = handle.plan
     return SampledBatch(
         plan.step_id,
         list(compress(plan.request_ids, plan.samples)),
         list(compress(plan.epochs, plan.samples)),
         handle.token_ids_sync(),
-        (plan.planned_ns, end_ns - STEP_NS, end_ns, end_ns, end_ns),
+        (plan.planned_ns, begin_ns, end_ns, end_ns, end_ns),
         handle.drops_sync(),
     )
 

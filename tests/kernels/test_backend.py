@@ -92,3 +92,12 @@ def test_int8_weights_are_on_triton_too() -> None:
     assert isinstance(ops.prepare_linear(torch.ones(4, 32), None), Int8Linear) and "int8" in arithmetic
     ops, arithmetic, _ = chosen(CPU, backend="triton")
     assert not isinstance(ops.prepare_linear(torch.ones(4, 32), None), Int8Linear)
+
+
+@isolated
+def test_heads_that_attention_has_no_kernel_for() -> None:
+    from pipeline.gpu.kernels.ops import TritonOps
+
+    for head_dim, kv_dtype, least in ((16, "int4", 32), (8, "bf16", 16), (512, "bf16", 16)):
+        with pytest.raises(ConfigError, match=rf"heads of {head_dim} .* must have {least} to 256"):
+            TritonOps(16, kv_dtype).kv_format(4, 16, 1, head_dim)

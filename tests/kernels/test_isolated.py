@@ -64,10 +64,11 @@ def test_bf16_is_computed_in_fp32_and_rounded() -> None:
     from tests.kernels.arithmetic import arithmetic, matrix_product
 
     a, b = (torch.randn(64, generator=torch.Generator().manual_seed(k)).bfloat16() for k in (1, 2))
-    out = poisoned((9, 64), torch.bfloat16)
+    out = poisoned((11, 64), torch.bfloat16)
     arithmetic[(1,)](guarded(a), guarded(b), out, 64)
     expected = [a + b, a - b, a * b, (a.float() / b.float()).bfloat16(), torch.maximum(a, b)]
     expected += [torch.where(a < b, a, b), a.abs(), a.float().exp().bfloat16(), a.to(torch.int32).bfloat16()]
+    expected += [a.to(torch.int32).bfloat16(), -a]
     for row, (got, wanted) in enumerate(zip(out, expected, strict=True)):
         assert got.equal(wanted), row
     x, y = a.view(4, 16).repeat(4, 1), b.view(16, 4).repeat(1, 4)

@@ -85,6 +85,7 @@ def test_neighbours_keep_within_bounds() -> None:
 def test_a_whole_task_in_the_interpreter() -> None:
     from pipeline.cli.tune_kernels import tune_all
     from pipeline.gpu.kernels.config import read
+    from pipeline.gpu.kernels.timing import Gpu
     from pipeline.gpu.kernels.tuning import Task
     from pipeline.gpu.kernels.variant import ModelShape
     from pipeline.gpu.kernels.workloads.suite import TINY
@@ -95,7 +96,7 @@ def test_a_whole_task_in_the_interpreter() -> None:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "kernels" / "gpu.json"
         task = Task("activation", shape)
-        configs = tune_all([task], path, "Some GPU", TINY, torch.device("cpu"), timer)
+        configs = tune_all([task], path, Gpu("Some GPU", torch.device("cpu"), timer), TINY)
         assert read(path) == configs and configs.gpu == "Some GPU"
         (setting,) = configs.kernels["activation"]
         assert setting.when == {"width": 96} and setting.why.startswith("measured: ")

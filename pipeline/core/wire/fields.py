@@ -106,10 +106,12 @@ class Fields:
 
     def flag(self, field: str) -> bool:
         """true or false; false if absent."""
+        return self.maybe_flag(field) or False
+
+    def maybe_flag(self, field: str) -> bool | None:
+        """true or false; None if absent."""
         value = self.take(field)
-        if value is None:
-            return False
-        if not isinstance(value, bool):
+        if value is not None and not isinstance(value, bool):
             raise wrong(self.name(field), "true or false", value)
         return value
 

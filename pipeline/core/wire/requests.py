@@ -83,9 +83,7 @@ def parse_chat(body: bytes, limits: Limits, fresh_seed: int) -> list[Wanted]:
     """The body of POST /v1/chat/completions: its n choices."""
     fields = Fields(decode_object(body))
     n = parse_n(fields)
-    splits = fields.take("separate_reasoning")
-    if splits not in (None, True, False):
-        raise wrong("separate_reasoning", "true or false", splits)
+    splits = fields.maybe_flag("separate_reasoning")
     wanted = _wanted(fields, limits, fresh_seed, chat=parse_messages(fields.take("messages")))
     return _choices(replace(wanted, reasoning=None if splits is False else limits.reasoning), n)
 

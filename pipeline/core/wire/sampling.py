@@ -44,7 +44,7 @@ def parse_sampling(fields: Fields, limits: Limits, fresh_seed: int, *, is_chat: 
         min_tokens=_min_tokens(fields, limits, max_tokens),
         stop_token_ids=_ids(fields, "stop_token_ids", MAX_STOP_IDS, limits.vocab_size),
         include_stop_str_in_output=fields.flag("include_stop_str_in_output"),
-        skip_special_tokens=_skips_special(fields),
+        skip_special_tokens=fields.maybe_flag("skip_special_tokens") is not False,
         truncate_prompt_tokens=_truncate(fields, limits),
         logprobs=_chat_logprobs(fields) if is_chat else _completion_logprobs(fields),
     )
@@ -79,13 +79,6 @@ def _truncate(fields: Fields, limits: Limits) -> int | None:
     if given == 0:
         raise wrong("truncate_prompt_tokens", f"{ALL_THAT_FITS} or from 1 to {limits.max_model_len}", given)
     return given
-
-
-def _skips_special(fields: Fields) -> bool:
-    value = fields.take("skip_special_tokens")
-    if value is not None and not isinstance(value, bool):
-        raise wrong("skip_special_tokens", "true or false", value)
-    return value is not False
 
 
 def _texts(fields: Fields, name: str, most: int, *, alone: bool = False) -> tuple[str, ...]:

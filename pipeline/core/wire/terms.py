@@ -11,6 +11,8 @@ from pipeline.messages import Terms
 MAX_PRIORITY = 1000
 """And -MAX_PRIORITY the least."""
 MAX_WAIT_MS = 600_000
+MIN_PATIENCE_MS = 100
+"""Less than a request may take on a server that has nothing else to do."""
 MAX_USER_CHARS = 512
 MAX_SALT_CHARS = 256
 MAX_KV_TOKENS = 1 << 24
@@ -27,7 +29,7 @@ def parse_terms(fields: Fields) -> Terms:
         priority=fields.integer("priority", -MAX_PRIORITY, MAX_PRIORITY) or 0,
         ttft_target_ms=_milliseconds(fields, "ttft_target_ms"),
         tpot_target_ms=_milliseconds(fields, "tpot_target_ms"),
-        patience_ms=_milliseconds(fields, "patience_ms"),
+        patience_ms=fields.maybe_number("patience_ms", MIN_PATIENCE_MS, MAX_WAIT_MS),
         cache_salt=_short_text(fields, "cache_salt", MAX_SALT_CHARS),
         cache_pin=fields.flag("cache_pin"),
         kv_eviction=_kv_eviction(fields),

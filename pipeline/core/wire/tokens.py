@@ -28,9 +28,7 @@ def parse_tokenize(body: bytes, limits: Limits) -> Encodable:
         raise RequestError(
             "Exactly one of 'prompt' and 'messages' must be given.", param="prompt", code="invalid_value"
         )
-    adds_special = fields.take("add_special_tokens")
-    if adds_special not in (None, True, False):
-        raise wrong("add_special_tokens", "true or false", adds_special)
+    adds_special = fields.maybe_flag("add_special_tokens")
     fields.finish({"add_generation_prompt": (True,), "return_token_strs": (False,)})
     if messages is not None:
         return Encodable(None, parse_messages(messages), adds_special=True)

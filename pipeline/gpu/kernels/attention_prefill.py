@@ -37,7 +37,7 @@ from pipeline.gpu.api import StepInputs
 from pipeline.gpu.kernels.cache import Cache, scales_of
 from pipeline.gpu.kernels.code_tile import dequantised, load_codes, load_scales
 from pipeline.gpu.kernels.config import LaunchConfig, find_config
-from pipeline.gpu.kernels.seen import what_is_seen
+from pipeline.gpu.kernels.seen import ALL, what_is_seen
 from pipeline.gpu.kernels.stored_tile import head_blocks, load_tile
 from pipeline.gpu.kernels.variant import ModelShape, Variant
 from pipeline.gpu.kv.dtype import KvDtype, is_quantised
@@ -152,13 +152,11 @@ def prefill_kernel(
             scores = tl.dot(queries, tl.trans(keys), input_precision="ieee")
             if part != 1:
                 distance = query_entry[:, None] - entries[None, :]
-                is_seen = distance >= 0
                 if IS_WINDOWED:
-                    is_recent = distance.to(tl.uint32) < window.to(tl.uint32)  # nor is it later
-                    if sinks is None:
-                        is_seen = is_recent
-                    else:
-                        is_seen = is_recent | (is_seen & (entries < num_sinks)[None, :])
+                    reach = tl.where(entries < num_sinks, ALL, window)
+                    is_seen = distance.to(tl.uint32) < reach.to(tl.uint32)[None, :]  # nor is it later
+                else:
+                    is_seen = distance >= 0
                 scores = tl.where(is_seen, scores, float("-inf"))
             new_maximum = tl.maximum(maximum, tl.max(scores, 1) * scale)
             probs = tl.exp2(scores * scale - new_maximum[:, None])
@@ -261,11 +259,12 @@ def default_config(head_dim: int, kv_dtype: KvDtype, dtype: torch.dtype = torch.
 
 
 def variants(shape: ModelShape) -> list[Variant]:
-    """With and without windows, and for mass."""
+    """Alone, with a layer's window, with sinks and windows of the rows, and for mass."""
     return [
         _variant(shape, "", is_windowed=False, has_rows=False, has_lse=False),
         _variant(shape, " window", is_windowed=True, has_rows=False, has_lse=False),
-        _variant(shape, " sinks and mass", is_windowed=True, has_rows=True, has_lse=True),
+        _variant(shape, " sinks", is_windowed=True, has_rows=True, has_lse=False),
+        _variant(shape, " mass", is_windowed=False, has_rows=False, has_lse=True),
     ]
 
 

@@ -4,7 +4,8 @@ triton decides for each function when it is decorated, its own library's at its 
 before the first import of triton in a process, and a process can do only one of the two.
 The interpreter (3.6 to 3.9) keeps bf16 as uint16 and computes on these bits. prepare() makes it compute in
 fp32 and round each result to nearest even, as a GPU does, and like a GPU not warn of overflow and NaN. A
-comparison of two scalars is of their type there, so that it can be no mask; it is made a truth value.
+comparison of two scalars is of their type there, so that it can be no mask; it is made a truth value. That of
+3.6 cannot loop up to a number that was loaded if numpy is 2.4 or later; that error is left as it is.
 """
 
 import importlib

@@ -9,17 +9,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from pipeline.errors import ConfigError
 from pipeline.gpu.api import KvFormat, LayerKv, Linear, Rotation, StepInputs
 from pipeline.gpu.kernels.activation import gelu_and_mul, silu_and_mul
-from pipeline.gpu.kernels.attention_decode import attention_decode
+from pipeline.gpu.kernels.attention_decode import MAX_HEAD_DIM, attention_decode
 from pipeline.gpu.kernels.attention_mass import attention_mass
 from pipeline.gpu.kernels.attention_prefill import attention_prefill
 from pipeline.gpu.kernels.cache import KV_BLOCK_DIM, Cache, kv_format
 from pipeline.gpu.kernels.linear_int8 import Int8Linear
 from pipeline.gpu.kernels.norm import add_rms_norm, rms_norm
 from pipeline.gpu.kernels.rope_kv import rope_and_write_kv
-from pipeline.gpu.kv.dtype import KvDtype
+from pipeline.gpu.kv.dtype import GROUP, KvDtype
 from pipeline.gpu.reference.linear import make_linear
+
+MIN_HEAD_DIM = 16
+"""The least that a matrix product of Triton adds up."""
 
 
 class TritonOps:
@@ -37,6 +41,12 @@ class TritonOps:
         self._make_linear = Int8Linear if weights == "int8" else make_linear
 
     def kv_format(self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> KvFormat:
+        least = GROUP if self._kv_dtype == "int4" else MIN_HEAD_DIM
+        if not least <= head_dim <= MAX_HEAD_DIM:
+            raise ConfigError(
+                f'backend = "triton" has no attention for heads of {head_dim} with kv_dtype ='
+                f' "{self._kv_dtype}": they must have {least} to {MAX_HEAD_DIM}; set backend = "torch"'
+            )
         return kv_format(num_blocks, block_size, num_kv_heads, head_dim, self._kv_dtype)
 
     def prepare_linear(self, weight: Tensor, bias: Tensor | None) -> Linear:

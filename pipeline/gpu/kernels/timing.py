@@ -2,9 +2,11 @@
 
 import statistics
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import torch
+
+from pipeline.errors import ConfigError
 
 Work: TypeAlias = Callable[[], object]
 
@@ -37,6 +39,23 @@ class EventTimer:
         end.record()
         end.synchronize()
         return float(begin.elapsed_time(end))
+
+
+class Gpu(NamedTuple):
+    """One that work can be timed on."""
+
+    name: str
+    """As CUDA has it."""
+    device: torch.device
+    timer: Timer
+
+
+def find_gpu() -> Gpu:
+    """That of this machine. Raises ConfigError."""
+    if not torch.cuda.is_available():
+        raise ConfigError("times are measured on a GPU, and torch sees none on this machine")
+    device = torch.device("cuda")
+    return Gpu(torch.cuda.get_device_name(device), device, EventTimer(device))
 
 
 def median_ms(work: Work, timer: Timer, budget_ms: float = 100.0) -> float:

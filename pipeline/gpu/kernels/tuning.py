@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 import msgspec
-import torch
 from triton.errors import TritonError
 
 from pipeline.errors import StagelineError
 from pipeline.gpu.kernels.config import LaunchConfig, Setting, find_config
-from pipeline.gpu.kernels.timing import Timer, median_ms
+from pipeline.gpu.kernels.timing import Gpu, Timer, median_ms
 from pipeline.gpu.kernels.variant import ModelShape
 from pipeline.gpu.kernels.workloads.suite import Sizes, build
 from pipeline.gpu.kernels.workloads.workload import Workload
@@ -48,15 +47,15 @@ class Tuned(NamedTuple):
         return 1 - self.cost / self.first_cost
 
 
-def tune_task(task: Task, sizes: Sizes, device: torch.device, timer: Timer) -> tuple[Tuned, Setting | None]:
+def tune_task(task: Task, sizes: Sizes, gpu: Gpu) -> tuple[Tuned, Setting | None]:
     """-> what was found, and what is worth saving: None where what there was is as good.
 
     Raises StagelineError where the kernel gives another result than torch.
     """
-    workloads = build(task.kernel, task.shape, sizes, device)
+    workloads = build(task.kernel, task.shape, sizes, gpu.device)
     first = workloads[0]
-    start = find_config(task.kernel, first.default, device, **first.features)
-    tuned = tune(workloads, start, timer)
+    start = find_config(task.kernel, first.default, gpu.device, **first.features)
+    tuned = tune(workloads, start, gpu.timer)
     return tuned, as_setting(workloads, tuned)
 
 

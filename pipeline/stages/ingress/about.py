@@ -7,6 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from aiohttp import web
 
 from pipeline.core.wire import Limits
+from pipeline.core.wire.openapi import document
 from pipeline.errors import RequestError
 from pipeline.runtime.stage import StageContext
 from pipeline.stages.ingress.health import Health
@@ -25,6 +26,7 @@ ENDPOINTS = (
     "GET /v1/stream (websocket)",
     "GET /v1/models",
     "GET /v1/models/{id}",
+    "GET /openapi.json",
     "GET /health",
     "GET /ready",
     "GET /metrics",
@@ -41,6 +43,7 @@ class About:
         self._intake = intake
         self._health = health
         self._telemetry = ctx.resource(Telemetry)
+        self._openapi = document(limits, _version())
         self._model = {
             "id": limits.model,
             "object": "model",
@@ -57,6 +60,9 @@ class About:
             "endpoints": ENDPOINTS,
         }
         return json_response(about)
+
+    async def openapi(self, request: web.Request) -> web.Response:
+        return json_response(self._openapi)
 
     async def models(self, request: web.Request) -> web.Response:
         return json_response({"object": "list", "data": [self._model]})

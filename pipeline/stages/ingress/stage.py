@@ -132,6 +132,7 @@ class Ingress(Stage[Never, IngressOptions]):
         app.router.add_get("/v1/stream", self._websocket.serve, allow_head=False)
         app.router.add_get("/v1/models", about.models)
         app.router.add_get("/v1/models/{id:.+}", about.model)
+        app.router.add_get("/openapi.json", about.openapi)
         app.router.add_get("/health", about.health)
         app.router.add_get("/ready", about.ready)
         app.router.add_get("/metrics", about.metrics)

@@ -14,7 +14,7 @@ inline void merge(Partial& all, const Partial& next, int size, int head_dim) {
     for (int r = 0; r < size; ++r) {
         if (next.weight[r] == 0) continue;
         const float maximum = std::max(all.maximum[r], next.maximum[r]);
-        const float a = std::exp(all.maximum[r] - maximum), b = std::exp(next.maximum[r] - maximum);
+        const float a = std::exp2(all.maximum[r] - maximum), b = std::exp2(next.maximum[r] - maximum);
         all.maximum[r] = maximum;
         all.weight[r] = all.weight[r] * a + next.weight[r] * b;
         float* to = all.out + r * head_dim;

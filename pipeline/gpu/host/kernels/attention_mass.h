@@ -13,7 +13,7 @@ inline void add_mass(const Tile& tile, Sight seen, const KvShape& shape, const P
         const StripWeights& span = kept[number];
         int64_t units[STRIPS] = {};
         for (int r = 0; r < tile.size(); ++r) {
-            const float factor = std::exp(span.maximum[r] - all.maximum[r]) / all.weight[r] * MASS_UNITS;
+            const float factor = std::exp2(span.maximum[r] - all.maximum[r]) / all.weight[r] * MASS_UNITS;
             for (int i = 0; i < STRIPS; ++i) units[i] += int64_t(span.weight[r][i] * factor + 0.5f);
         }
         for (int i = 0; i < STRIPS; ++i) {

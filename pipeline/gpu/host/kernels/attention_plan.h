@@ -7,9 +7,10 @@
 // The tasks of one step, the same for all its layers.
 class AttentionPlan {
    public:
-    AttentionPlan(const Batch& batch, const Heads& heads, int num_threads)
+    // wanted: the tokens whose result is asked for; null: all.
+    AttentionPlan(const Batch& batch, const Heads& heads, int num_threads, const std::vector<bool>* wanted = nullptr)
         : heads_(heads), mass_(batch.mass), mass_stride_(batch.table_stride) {
-        for (int row = 0; row < batch.num_rows; ++row) add_row(batch, row);
+        for (int row = 0; row < batch.num_rows; ++row) add_row(batch, row, wanted);
         std::sort(tiles_.begin(), tiles_.end(), [](const Tile& a, const Tile& b) {
             return a.sight.num_seen(a.limit) > b.sight.num_seen(b.limit);
         });
@@ -34,7 +35,7 @@ class AttentionPlan {
    private:
     struct Task { int tile, begin, end, partial, kept; };  // spans begin..end; kept: of the tile's first span
 
-    void add_row(const Batch& batch, int row) {
+    void add_row(const Batch& batch, int row, const std::vector<bool>* wanted) {
         const int group = heads_.num_heads / heads_.kv.num_kv_heads;
         const int start = batch.query_start[row], end = batch.query_start[row + 1];
         const int width = std::min(group, TILE_QUERIES), height = TILE_QUERIES / width;
@@ -43,8 +44,10 @@ class AttentionPlan {
         for (int head = 0; head < heads_.num_heads;) {
             const int kv_head = head / group, count = std::min(width, (kv_head + 1) * group - head);
             for (int token = start; token < end; token += height) {
+                const int stop = std::min(token + height, end);
+                if (wanted && !std::count(wanted->begin() + token, wanted->begin() + stop, true)) continue;
                 tiles_.push_back({batch.block_tables + int64_t(row) * batch.table_stride, row, token,
-                                  std::min(height, end - token), head, count, kv_head,
+                                  stop - token, head, count, kv_head,
                                   batch.context_lens[row] - (end - token) + 1, sight});
             }
             head += count;

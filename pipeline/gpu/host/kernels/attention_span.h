@@ -15,10 +15,10 @@ struct Operands {
     int64_t stride;
 };
 
-// Attention of a tile within some spans: sum of exp(score - maximum) V, not yet divided by its weight.
+// Attention of a tile within some spans: sum of 2^(score - maximum) V, not yet divided by its weight.
 struct Partial {
-    float maximum[TILE_QUERIES];
-    float weight[TILE_QUERIES];  // 0: the query sees none of them
+    float maximum[TILE_QUERIES];  // of the scores, as powers of two
+    float weight[TILE_QUERIES];   // 0: the query sees none of them
     float out[TILE_QUERIES * MAX_HEAD_DIM];  // [query][head_dim]
 
     void clear(int size, int head_dim) {
@@ -40,7 +40,8 @@ struct Span {
     int num_strips = 0;
     int begins[STRIPS];      // positions
     int64_t strips[STRIPS];  // in the cache
-    float scores[TILE_QUERIES][SPAN];  // of quantised caches then exp(score - maximum)
+    uint32_t lanes[STRIPS];  // that the queries of a token see
+    float scores[TILE_QUERIES][SPAN];  // of quantised caches then 2^(score - maximum)
     bf16 probs[TILE_QUERIES][SPAN];
 
     Span(const Tile& tile, Sight seen, const KvShape& kv, int number) : shape(kv) {
@@ -50,6 +51,10 @@ struct Span {
             begins[num_strips] = at;
             strips[num_strips++] = kv.strip(tile.blocks[at / kv.block_size], tile.kv_head, at % kv.block_size / STRIP);
         }
+    }
+
+    void look(Sight seen, int limit) {
+        for (int i = 0; i < num_strips; ++i) lanes[i] = seen.lanes(limit, begins[i]);
     }
 };
 
@@ -106,25 +111,23 @@ inline void cap_scores(Span& span, int query, float scale, float most) {
     }
 }
 
-// Scores of one query to probabilities, up to their common weight; what it does not see becomes 0.
+// Scores of one query to probabilities, up to their common weight; what it does not see (Span::look) becomes 0.
+// `scale` is that of scores to powers of two.
 template <Code C>
-void soften(Span& span, float scale, Sight seen, int query, int limit, Partial& partial, StripWeights* kept) {
+void soften(Span& span, float scale, int query, Partial& partial, StripWeights* kept) {
     const Floats lowest = splat(-std::numeric_limits<float>::infinity());
     float* scores = span.scores[query];
-    uint32_t lanes[STRIPS];
-    for (int i = 0; i < span.num_strips; ++i) lanes[i] = seen.lanes(limit, span.begins[i]);
     Floats most = lowest;
     for (int i = 0; i < span.num_strips; ++i) {
-        const Floats x = where(lanes[i], mul(load(scores + i * STRIP), splat(scale)), lowest);
-        store(scores + i * STRIP, x);
-        most = max(most, x);
+        const Floats x = load(scores + i * STRIP);
+        most = max(most, span.lanes[i] == ALL_LANES ? x : where(span.lanes[i], x, lowest));
     }
-    partial.maximum[query] = max(most);
-    const Floats maximum = splat(partial.maximum[query]);
+    partial.maximum[query] = scale * max(most);
+    const Floats factor = splat(scale), negative = splat(-partial.maximum[query]);
     Floats weight = zero();
     for (int i = 0; i < span.num_strips; ++i) {
-        const Floats x = exp(sub(load(scores + i * STRIP), maximum));
-        const Floats p = where(lanes[i], x, zero());
+        Floats p = exp2(fma(load(scores + i * STRIP), factor, negative));
+        if (span.lanes[i] != ALL_LANES) p = where(span.lanes[i], p, zero());
         weight = add(weight, p);
         if (kept) kept->weight[query][span.begins[i] % SPAN / STRIP] = sum(p);
         if constexpr (C == Code::BF16) store_bf16(span.probs[query] + i * STRIP, p);
@@ -204,7 +207,8 @@ void attend_span(const Tile& tile, Sight seen, const Heads& heads, int number, c
     score<C, R>(span, q, x.keys, x.values);
     for (int r = 0; r < R; ++r) {
         if (heads.soft_cap) cap_scores(span, r, heads.scale, heads.soft_cap);
-        soften<C>(span, heads.soft_cap ? 1.f : heads.scale, seen, r, tile.limit_of(r), partial, kept);
+        if (r % tile.num_heads == 0) span.look(seen, tile.limit_of(r));
+        soften<C>(span, LOG2_E * (heads.soft_cap ? 1.f : heads.scale), r, partial, kept);
     }
     mix<C, R>(span, x.values, partial.out);
 }

@@ -28,6 +28,8 @@ struct Batch {  // see StepInputs in api.py
 // The first `n` of some lanes, as bits.
 constexpr uint32_t first_bits(int n) { return (1u << std::clamp(n, 0, LANES)) - 1; }
 
+constexpr uint32_t ALL_LANES = first_bits(LANES);
+
 // A query sees `limit` entries of its context: of these the first `sinks` and the last `window`.
 struct Sight {
     static constexpr int ALL = 1 << 30;
@@ -40,6 +42,7 @@ struct Sight {
 
     // What a query sees of the strip at `begin`, a bit a position.
     uint32_t lanes(int limit, int begin) const {
+        if (begin + LANES <= limit && begin >= limit - window) return ALL_LANES;
         return first_bits(limit - begin) & (first_bits(sinks - begin) | ~first_bits(limit - window - begin));
     }
 

@@ -36,10 +36,8 @@ inline bf16 to_bf16(float x) {  // to nearest, ties to even; NaN stays NaN
 #include "isa_portable_codes.h"
 #endif
 
-// exp(x) = 2^n p(d) with n = round(x / ln 2), |d| <= 1/2. Its relative error is 3e-7 for |x| <= 1, and grows as
-// that of x / ln 2 does. Below -87 it is at most 2^-126.
-inline Floats exp(Floats x) {
-    Floats z = mul(x, splat(1.44269504f));
+// 2^z = 2^n p(d) with n = round(z), |d| <= 1/2: within 3e-7 of it. Below -126 it is at most 2^-126.
+inline Floats exp2(Floats z) {
     z = max(min(z, splat(127.f)), splat(-126.f));
     const Floats n = round(z);
     const Floats d = sub(z, n);
@@ -49,3 +47,8 @@ inline Floats exp(Floats x) {
     }
     return scale_by_power(p, n);
 }
+
+constexpr float LOG2_E = 1.44269504f;
+
+// Its relative error is 3e-7 for |x| <= 1, and grows as that of x / ln 2 does.
+inline Floats exp(Floats x) { return exp2(mul(x, splat(LOG2_E))); }

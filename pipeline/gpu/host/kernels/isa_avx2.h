@@ -67,6 +67,15 @@ inline Floats where(uint32_t bits, Floats x, Floats y) {
     return {_mm256_blendv_ps(y.a, x.a, _mm256_castsi256_ps(a)), _mm256_blendv_ps(y.b, x.b, _mm256_castsi256_ps(b))};
 }
 
+// The lanes whose bits are set, moved to the front; then anything.
+inline Floats chosen(uint32_t bits, Floats x) {
+    if (bits == 0xffff) return x;
+    float lanes[LANES];
+    store(lanes, x);
+    for (int kept = 0; bits; bits &= bits - 1) lanes[kept++] = lanes[__builtin_ctz(bits)];
+    return load(lanes);
+}
+
 // Bit i is set where lane i of x is y's or more.
 inline uint32_t at_least(Floats x, Floats y) {
     const int a = _mm256_movemask_ps(_mm256_cmp_ps(x.a, y.a, _CMP_GE_OQ));

@@ -24,7 +24,12 @@ inline Floats abs(Floats a) { return {_mm512_abs_ps(a.v)}; }
 inline Floats round(Floats a) { return {_mm512_roundscale_ps(a.v, 8)}; }
 inline float sum(Floats a) { return _mm512_reduce_add_ps(a.v); }
 inline float max(Floats a) { return _mm512_reduce_max_ps(a.v); }
-inline Floats scale_by_power(Floats a, Floats n) { return {_mm512_scalef_ps(a.v, n.v)}; }
+
+// a 2^n, for 0.5 <= a < 2 and n from -126 to 127. (vscalefps takes as long as two multiplications.)
+inline Floats scale_by_power(Floats a, Floats n) {
+    const __m512i exponents = _mm512_slli_epi32(_mm512_cvtps_epi32(n.v), 23);
+    return {_mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a.v), exponents))};
+}
 
 // The first n lanes of a, the others of b.
 inline Floats first(int n, Floats a, Floats b) {
@@ -33,6 +38,9 @@ inline Floats first(int n, Floats a, Floats b) {
 
 // Lane i of a where bit i is set, else of b.
 inline Floats where(uint32_t bits, Floats a, Floats b) { return {_mm512_mask_mov_ps(b.v, __mmask16(bits), a.v)}; }
+
+// The lanes whose bits are set, moved to the front; then anything.
+inline Floats chosen(uint32_t bits, Floats a) { return {_mm512_maskz_compress_ps(__mmask16(bits), a.v)}; }
 
 // Bit i is set where lane i of a is b's or more.
 inline uint32_t at_least(Floats a, Floats b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GE_OQ); }

@@ -63,6 +63,15 @@ inline Floats where(uint32_t bits, Floats a, Floats b) {
     return {((WordLanes{} + bits) >> lane & 1) != 0 ? a.v : b.v};
 }
 
+// The lanes whose bits are set, moved to the front; then anything.
+inline Floats chosen(uint32_t bits, Floats x) {
+    if (bits == 0xffff) return x;
+    float lanes[LANES];
+    store(lanes, x);
+    for (int kept = 0; bits; bits &= bits - 1) lanes[kept++] = lanes[__builtin_ctz(bits)];
+    return load(lanes);
+}
+
 // Bit i is set where lane i of a is b's or more.
 inline uint32_t at_least(Floats a, Floats b) {
     uint32_t bits = 0;

@@ -82,12 +82,15 @@ inline void write_coded(const KvShape& shape, const float* k, const float* v, in
 }
 
 inline void write_bf16(const KvShape& shape, const float* k, const float* v, int t, uint8_t* keys, uint8_t* values) {
-    bf16* to_keys = reinterpret_cast<bf16*>(keys);
-    bf16* to_values = reinterpret_cast<bf16*>(values);
-    for (int d = 0; d < shape.head_dim; ++d) {
-        to_keys[(d / 2 * STRIP + t) * 2 + d % 2] = to_bf16(k[d]);
-        to_values[(t / 2 * shape.head_dim + d) * 2 + t % 2] = to_bf16(v[d]);
+    constexpr int PAIR = 2 * sizeof(bf16);
+    alignas(64) bf16 key[MAX_HEAD_DIM], value[MAX_HEAD_DIM];
+    for (int d = 0; d < shape.head_dim; d += LANES) {
+        store_bf16(key + d, load(k + d));
+        store_bf16(value + d, load(v + d));
     }
+    for (int d = 0; d < shape.head_dim; d += 2) std::memcpy(keys + (d / 2 * STRIP + t) * PAIR, key + d, PAIR);
+    bf16* to = reinterpret_cast<bf16*>(values) + t / 2 * shape.head_dim * 2 + t % 2;
+    for (int d = 0; d < shape.head_dim; ++d) to[d * 2] = value[d];
 }
 
 // One token's keys and values [num_kv_heads][head_dim] into its slot.

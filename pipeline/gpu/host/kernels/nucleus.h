@@ -8,21 +8,21 @@
 class Nucleus {
    public:
     // Of the tokens with top_p < 1 of the mass.
-    Nucleus(const SoftmaxRow& row, float top_p) : row_(row), sums_(2 * BINS) {
+    Nucleus(const SoftmaxRow& row, float top_p) : row_(row) {
         // All tokens that are deeper than this have together less than what is cut: they share the last bin.
         const double deepest = std::log(row.vocab() / (1 - double(top_p)));
         per_depth_ = float((LAST - 1) / std::max(deepest, 1.0));
         fill();
-        wanted_ = top_p * total_;
+        add_up(top_p * total_);
     }
 
     // noise in [0, 1) -> token id
     int draw(double noise) {
-        const int cut_bin = bin_where(reached, wanted_);
-        collect({cut_bin, bin_where(passed, noise * wanted_)});  // the second is nearly always the one
+        const int cut_bin = int(ends_.size()) - 1;
+        collect({cut_bin, bin_past(noise * wanted_)});  // the second is nearly always the one
         const Place cut = find(cut_bin, reached, wanted_);
         const double target = noise * cut.sum;
-        const Place found = find(bin_where(passed, target), passed, target);
+        const Place found = find(bin_past(target), passed, target);
         return found.is_before(cut) ? found.id : cut.id;
     }
 
@@ -59,39 +59,40 @@ class Nucleus {
                 const Floats bin = bin_of(x), weight = row_.weights(x);
                 all = add(all, weight);
                 const uint32_t inside = ~at_least(bin, splat(LAST)) & 0xffff;
-                store_ints(bins + count, bin);
-                store(weights + count, weight);
-                count += inside == 0xffff ? LANES : keep(inside, bins + count, weights + count);
+                store_ints(bins + count, chosen(inside, bin));
+                store(weights + count, chosen(inside, weight));
+                count += std::popcount(inside);
             });
             total_ += sum(all);
-            for (int i = 0; i < count; ++i) sums_[2 * bins[i] + (i & 1)] += weights[i];
+            bins[count] = LAST, weights[count] = 0;
+            for (int i = 0; i < count; i += 2) {
+                sums_[0][uint32_t(bins[i])] += weights[i];
+                sums_[1][uint32_t(bins[i + 1])] += weights[i + 1];
+            }
         }
     }
 
-    // Moves the lanes whose bits are set to the front; how many.
-    static int keep(uint32_t bits, int32_t* bins, float* weights) {
-        int kept = 0;
-        for (; bits; bits &= bits - 1, ++kept) {
-            const int lane = std::countr_zero(bits);
-            bins[kept] = bins[lane], weights[kept] = weights[lane];
+    // Sums from the best token through each bin, up to the first bin that reaches what is wanted.
+    void add_up(double wanted) {
+        wanted_ = wanted;
+        ends_.reserve(BINS);
+        double sum = 0;
+        for (int bin = 0; bin < LAST; ++bin) {
+            ends_.push_back(sum += double(sums_[0][bin]) + sums_[1][bin]);
+            if (sum >= wanted) return;
         }
-        return kept;
+        ends_.push_back(total_);
     }
 
-    double bin_sum(int bin) const { return double(sums_[2 * bin]) + sums_[2 * bin + 1]; }
-
-    // The first bin in which the sum of weights from the best token on is_there.
-    int bin_where(IsThere is_there, double wanted) const {
-        int bin = 0;
-        for (double sum = 0; bin < LAST && !is_there(sum += bin_sum(bin), wanted);) ++bin;
-        return bin;
+    // The first bin at whose end the sum has passed `target`; the last one if none has.
+    int bin_past(double target) const {
+        return int(std::upper_bound(ends_.begin(), ends_.end() - 1, target) - ends_.begin());
     }
 
     // The first token of this bin at which it is; if rounding leaves a rest, the last that weighs something.
     Place find(int bin, IsThere is_there, double wanted) {
         const std::vector<Candidate>& tokens = tokens_of(bin);
-        double sum = 0;
-        for (int i = 0; i < bin; ++i) sum += bin_sum(i);
+        double sum = bin ? ends_[bin - 1] : 0;
         int last = 0;
         for (int rank = 0; rank < int(tokens.size()); ++rank) {
             const double weight = row_.weight(tokens[rank].logit);
@@ -108,21 +109,27 @@ class Nucleus {
 
     void collect(std::array<int, 2> wanted) {
         for (int i : {0, 1}) collected_[i] = {wanted[i], {}};
-        const Floats first[2] = {splat(wanted[0]), splat(wanted[1])};
-        const Floats next[2] = {splat(wanted[0] + 1), splat(wanted[1] + 1)};
+        const Floats first = splat(wanted[0]), second = splat(wanted[1]), half = splat(0.5f);
         row_.each_vector(0, row_.vocab(), [&](int at, Floats x) {
             const Floats bin = bin_of(x);
-            for (int i : {0, 1}) {
-                const uint32_t bits = at_least(bin, first[i]) & ~at_least(bin, next[i]);
-                if (bits) row_.each_token(at, bits, [&](Candidate token) { collected_[i].tokens.push_back(token); });
-            }
+            const uint32_t hits = at_least(half, min(abs(sub(bin, first)), abs(sub(bin, second))));
+            if (hits) row_.each_token(at, hits, [&](Candidate token) { keep(token); });
         });
         for (Bin& bin : collected_) std::sort(bin.tokens.begin(), bin.tokens.end());
     }
 
+    void keep(Candidate token) {
+        alignas(64) float bins[LANES];
+        store(bins, bin_of(splat(token.logit)));
+        for (Bin& bin : collected_) {
+            if (bin.index == int(bins[0])) bin.tokens.push_back(token);
+        }
+    }
+
     const SoftmaxRow& row_;
-    std::vector<float> sums_;
-    double total_ = 0, wanted_;
+    float sums_[2][BINS] = {};
+    std::vector<double> ends_;
+    double total_ = 0, wanted_ = 0;
     float per_depth_;
     std::array<Bin, 2> collected_;
 };

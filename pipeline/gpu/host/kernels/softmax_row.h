@@ -40,7 +40,13 @@ class SoftmaxRow {
     float logit(int id) const { return x_[id]; }
 
     // The first token of the highest logit; of a row of NaN, token 0.
-    int best() const { return int(std::find(x_, x_ + vocab_, peak_) - x_) % vocab_; }
+    int best() const {
+        const Floats peak = splat(peak_);
+        size_t block = 0;
+        while (block + LANES < maxima_.size() && !at_least(load(&maxima_[block]), peak)) block += LANES;
+        const float* from = x_ + block / LANES * BLOCK;
+        return int(std::find(from, x_ + vocab_, peak_) - x_) % vocab_;
+    }
 
     // visit(first token, 16 logits); past the end the lanes hold -inf.
     template <class Visit>

@@ -1,112 +1,46 @@
-// All layers of a decoder over one packed batch: Llama, and what Qwen and Gemma have beside it. A null pointer
-// stands for a part that the family lacks.
+// All layers of a decoder over one packed batch.
 #pragma once
+#include <optional>
 #include "attention_plan.h"
 #include "kv_write.h"
 #include "linear.h"
 #include "pack.h"
 #include "pointwise.h"
+#include "workspace.h"
 
-struct Layer {
-    const float* input_norm;  // [hidden], padded with 0 as all rows are
-    const float* mlp_norm;
-    const float* post_attention_norm;  // [hidden], or null: of what attention gives, before it is added
-    const float* post_mlp_norm;        // the same of the feed-forward
-    const float* q_norm;               // [head_dim], or null: of each head
-    const float* k_norm;
-    const float* cos;  // [max_position][head_dim / 2]
-    const float* sin;
-    Linear qkv, output, gate_up, down;  // gate and up interleaved (pack.h)
-    int32_t window;                     // see AttentionPlan::run; 0: none
-};
+// Attention of all rows, and of those that yield logits: nobody asks for the last layer's output of the others.
+struct Plans {
+    AttentionPlan all;
+    std::optional<AttentionPlan> chosen;  // none: all are
 
-struct Model {
-    int32_t num_layers, hidden, vocab, max_position;
-    int32_t is_gelu;  // the gate's activation; else SiLU
-    float embedding_scale;
-    float logits_cap;  // logits become logits_cap * tanh(logit / logits_cap); 0: as they are
-    float eps;
-    Heads heads;
-    const Layer* layers;
-    const float* norm;
-    Linear embedding;  // read by the row; it may be the head
-    Linear head;
-};
-
-struct Step {
-    int32_t num_tokens, num_logits, num_threads;
-    Batch batch;
-    const int64_t* token_ids;
-    const int64_t* positions;
-    const int64_t* slots;
-    const int64_t* logits_rows;
-    uint8_t* const* keys;  // [num_layers]
-    uint8_t* const* values;
-    float* logits;  // [num_logits][head.outputs]
-    char* workspace;
-};
-
-// Cuts the workspace into aligned arrays; with a null start it only counts.
-class Carver {
-   public:
-    explicit Carver(char* start) : start_(start) {}
-
-    template <class T>
-    T* take(int64_t count) {
-        char* at = start_ ? start_ + used_ : nullptr;
-        used_ += (count * int64_t(sizeof(T)) + 63) / 64 * 64;
-        return reinterpret_cast<T*>(at);
+    explicit Plans(const Model& model, const Step& step) : all(step.batch, model.heads, step.num_threads) {
+        if (step.num_logits == step.num_tokens || step.batch.mass) return;
+        std::vector<bool> wanted(step.num_tokens);
+        for (int r = 0; r < step.num_logits; ++r) wanted[step.logits_rows[r]] = true;
+        chosen.emplace(step.batch, model.heads, step.num_threads, &wanted);
     }
 
-    int64_t used() const { return used_; }
-
-   private:
-    char* start_;
-    int64_t used_ = 0;
-};
-
-struct Workspace {
-    float* residual;   // [T][hidden width]
-    float* change;     // [T][hidden width], to be normed and added; null where nothing is
-    float* qkv;        // [T][qkv outputs]
-    bf16* q;           // [T][H][D]
-    float* attended;   // [T][output width]
-    float* inner;      // [T][down width]
-    float* normed;     // [threads][hidden width]
-    Rows rows;
-
-    Workspace(const Model& model, int num_tokens, int num_threads, Carver& carver) {
-        const Layer& layer = model.layers[0];
-        const int64_t tokens = num_tokens, width = layer.qkv.width;
-        residual = carver.take<float>(tokens * width);
-        change = layer.post_mlp_norm ? carver.take<float>(tokens * width) : nullptr;
-        qkv = carver.take<float>(tokens * layer.qkv.outputs);
-        q = carver.take<bf16>(tokens * model.heads.num_heads * model.heads.kv.head_dim);
-        attended = carver.take<float>(tokens * layer.output.width);
-        inner = carver.take<float>(tokens * layer.down.width);
-        normed = carver.take<float>(int64_t(num_threads) * width);
-        const int64_t most = tokens * std::max({layer.qkv.width, layer.output.width, layer.down.width});
-        rows.wide = carver.take<bf16>(most);
-        rows.bytes = reinterpret_cast<int8_t*>(rows.wide);  // a linear's rows are one or the other
-        rows.scales = carver.take<float>(most / GROUP);
-        rows.totals = carver.take<float>(most / GROUP);
-        rows.sums = carver.take<int32_t>(most / LANES);
-    }
+    AttentionPlan& of(bool is_last) { return is_last && chosen ? *chosen : all; }
 };
 
 // One thread's way through the step; all threads of the team go it together.
 class Pass {
    public:
-    Pass(const Model& model, const Step& step, AttentionPlan& plan, Workspace work, Team& team)
-        : model_(model), step_(step), plan_(plan), work_(work), team_(team),
-          heads_(model.heads), width_(model.layers[0].qkv.width) {}
+    Pass(const Model& model, const Step& step, Plans& plans, Workspace work, Team& team)
+        : model_(model), step_(step), plans_(plans), work_(work), team_(team), heads_(model.heads),
+          width_(model.layers[0].qkv.width), residual_(work.residual), num_rows_(step.num_tokens) {}
 
     void run() {
         team_.each(step_.num_tokens, [&](int t) { embed(t); });
         const float* post_norm = nullptr;  // of the change that is not yet added
         for (int i = 0; i < model_.num_layers; ++i) {
             const Layer& layer = model_.layers[i];
-            attend(layer, post_norm, step_.keys[i], step_.values[i]);
+            const bool is_last = i + 1 == model_.num_layers;
+            place(layer, post_norm, step_.keys[i], step_.values[i]);
+            plans_.of(is_last).run(team_, {work_.q, step_.keys[i], step_.values[i], work_.attended, layer.output.width},
+                                   layer.window);
+            if (is_last) choose();
+            attend(layer, is_last);
             feed_forward(layer);
             post_norm = layer.post_mlp_norm;
         }
@@ -121,17 +55,29 @@ class Pass {
         if (model_.embedding_scale != 1.f) scale(to, width_, model_.embedding_scale);
     }
 
-    void attend(const Layer& layer, const float* post_norm, uint8_t* keys, uint8_t* values) {
+    // Queries, and keys and values in the cache.
+    void place(const Layer& layer, const float* post_norm, uint8_t* keys, uint8_t* values) {
         norm_rows(layer.input_norm, post_norm, layer.qkv);
         run_linear(team_, layer.qkv, work_.rows, step_.num_tokens, Store{work_.qkv, layer.qkv.outputs});
         team_.each(step_.num_tokens, [&](int t) { place_heads(t, layer, keys, values); });
-        plan_.run(team_, {work_.q, keys, values, work_.attended, layer.output.width}, layer.window);
+    }
+
+    // From here on only the rows that yield logits are computed.
+    void choose() {
+        num_rows_ = step_.num_logits;
+        residual_ = work_.chosen;
+        team_.each(num_rows_, [&](int r) {
+            std::copy_n(work_.residual + step_.logits_rows[r] * width_, width_, residual_ + int64_t(r) * width_);
+        });
+    }
+
+    void attend(const Layer& layer, bool is_last) {
         const int used = heads_.num_heads * heads_.kv.head_dim;
         work_.rows.serve(layer.output);
-        team_.each(step_.num_tokens, [&](int t) {
-            float* row = work_.attended + int64_t(t) * layer.output.width;
+        team_.each(num_rows_, [&](int r) {
+            float* row = work_.attended + (is_last ? step_.logits_rows[r] : r) * layer.output.width;
             std::fill(row + used, row + layer.output.width, 0.f);
-            work_.rows.set(t, row);
+            work_.rows.set(r, row);
         });
         run_output(layer.output, layer.post_attention_norm);
     }
@@ -139,43 +85,41 @@ class Pass {
     void feed_forward(const Layer& layer) {
         const int inner = layer.down.width;
         norm_rows(layer.mlp_norm, layer.post_attention_norm, layer.gate_up);
-        const int tokens = step_.num_tokens;
-        if (model_.is_gelu) run_linear(team_, layer.gate_up, work_.rows, tokens, GeGlu{work_.inner, inner});
-        else run_linear(team_, layer.gate_up, work_.rows, tokens, SwiGlu{work_.inner, inner});
+        if (model_.is_gelu) run_linear(team_, layer.gate_up, work_.rows, num_rows_, GeGlu{work_.inner, inner});
+        else run_linear(team_, layer.gate_up, work_.rows, num_rows_, SwiGlu{work_.inner, inner});
         work_.rows.serve(layer.down);
-        team_.each(step_.num_tokens, [&](int t) { work_.rows.set(t, work_.inner + int64_t(t) * inner); });
+        team_.each(num_rows_, [&](int t) { work_.rows.set(t, work_.inner + int64_t(t) * inner); });
         run_output(layer.down, layer.post_mlp_norm);
     }
 
     void predict(const float* post_norm) {
-        const int count = step_.num_logits, outputs = model_.head.outputs;
-        work_.rows.serve(model_.head);
-        team_.each(count, [&](int r) { norm_row(int(step_.logits_rows[r]), r, model_.norm, post_norm); });
-        run_linear(team_, model_.head, work_.rows, count, Store{step_.logits, outputs});
+        const int outputs = model_.head.outputs;
+        norm_rows(model_.norm, post_norm, model_.head);
+        run_linear(team_, model_.head, work_.rows, num_rows_, Store{step_.logits, outputs});
         if (model_.logits_cap == 0.f) return;
-        team_.each(count, [&](int r) { cap(step_.logits + int64_t(r) * outputs, outputs, model_.logits_cap); });
+        team_.each(num_rows_, [&](int r) { cap(step_.logits + int64_t(r) * outputs, outputs, model_.logits_cap); });
     }
 
     // The last linear of a half of a layer: added at once, or later, by norm_row, if it is normed first.
     void run_output(const Linear& linear, const float* post_norm) {
-        if (post_norm) run_linear(team_, linear, work_.rows, step_.num_tokens, Store{work_.change, width_});
-        else run_linear(team_, linear, work_.rows, step_.num_tokens, Accumulate{work_.residual, width_});
+        if (post_norm) run_linear(team_, linear, work_.rows, num_rows_, Store{work_.change, width_});
+        else run_linear(team_, linear, work_.rows, num_rows_, Accumulate{residual_, width_});
     }
 
     void norm_rows(const float* weight, const float* post_norm, const Linear& next) {
         work_.rows.serve(next);
-        team_.each(step_.num_tokens, [&](int t) { norm_row(t, t, weight, post_norm); });
+        team_.each(num_rows_, [&](int r) { norm_row(r, weight, post_norm); });
     }
 
-    void norm_row(int from, int to, const float* weight, const float* post_norm) {
-        float* residual = work_.residual + int64_t(from) * width_;
+    void norm_row(int r, const float* weight, const float* post_norm) {
+        float* residual = residual_ + int64_t(r) * width_;
         float* normed = work_.normed + int64_t(omp_get_thread_num()) * width_;
         if (post_norm) {
-            rms_norm(work_.change + int64_t(from) * width_, post_norm, model_.hidden, width_, model_.eps, normed);
+            rms_norm(work_.change + int64_t(r) * width_, post_norm, model_.hidden, width_, model_.eps, normed);
             add_to(residual, normed, width_);
         }
         rms_norm(residual, weight, model_.hidden, width_, model_.eps, normed);
-        work_.rows.set(to, normed);
+        work_.rows.set(r, normed);
     }
 
     // One token's queries, keys and values, normed and rotated, to where attention reads them.
@@ -199,11 +143,13 @@ class Pass {
 
     const Model& model_;
     const Step& step_;
-    AttentionPlan& plan_;
+    Plans& plans_;
     Workspace work_;  // each thread's own: the rows change from linear to linear
     Team& team_;
     const Heads heads_;
     const int width_;
+    float* residual_;  // [num_rows_][width_]
+    int num_rows_;
 };
 
 enum Fault { NONE = 0, BAD_TOKEN = 1, BAD_POSITION = 2 };
@@ -220,7 +166,7 @@ inline Fault run_step(const Model& model, const Step& step) {
     if (const Fault fault = check(model, step)) return fault;
     Carver carver(step.workspace);
     const Workspace work(model, step.num_tokens, step.num_threads, carver);
-    AttentionPlan plan(step.batch, model.heads, step.num_threads);
-    Team::run(step.num_threads, [&](Team& team) { Pass(model, step, plan, work, team).run(); });
+    Plans plans(model, step);
+    Team::run(step.num_threads, [&](Team& team) { Pass(model, step, plans, work, team).run(); });
     return NONE;
 }

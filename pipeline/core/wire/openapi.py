@@ -1,0 +1,228 @@
+"""The OpenAPI document of the door (OpenAPI 3.1, JSON Schema 2020-12): what core.wire checks, as data.
+
+It is written by hand beside the checks and held to them by fuzzing: what the schemas do not allow is a 400.
+"""
+
+from typing import Any
+
+from pipeline.core.wire import sampling as bounds
+from pipeline.core.wire.chat import MAX_PIECES, ROLES
+from pipeline.core.wire.fields import INT64_MAX, INT64_MIN
+from pipeline.core.wire.limits import Limits
+from pipeline.core.wire.openapi_answers import RESPONSES, SCHEMAS
+from pipeline.core.wire.prompts import MAX_CHOICES, MAX_N
+from pipeline.core.wire.terms import (
+    KV_EVICTIONS,
+    MAX_KV_TOKENS,
+    MAX_PRIORITY,
+    MAX_SALT_CHARS,
+    MAX_USER_CHARS,
+    MAX_WAIT_MS,
+    MIN_PATIENCE_MS,
+)
+from pipeline.messages import MAX_LOGPROBS
+
+Schema = dict[str, Any]
+
+
+def document(limits: Limits, version: str) -> Schema:
+    """Of this server: bounds that come from its model are in it."""
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Stageline",
+            "version": version,
+            "description": "LLM inference. The websocket at /v1/stream is in docs/websocket.md.",
+        },
+        "paths": _paths(),
+        "components": {
+            "schemas": SCHEMAS
+            | {
+                "CompletionRequest": _body(_completion(limits), ["prompt"]),
+                "ChatRequest": _body(_chat(limits), ["messages"]),
+                "TokenizeRequest": _tokenize(limits),
+                "DetokenizeRequest": _body(
+                    {"model": _model(limits), "tokens": _ids(limits, limits.max_model_len - 1)}, ["tokens"]
+                ),
+            },
+            "responses": RESPONSES,
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{}, {"key": []}],
+    }
+
+
+def _paths() -> Schema:
+    generates = ["400", "401", "403", "404", "408", "413", "415", "429", "500", "503"]
+    return {
+        "/v1/completions": {"post": _post("CompletionRequest", "Completion", generates, streams=True)},
+        "/v1/chat/completions": {"post": _post("ChatRequest", "ChatCompletion", generates, streams=True)},
+        "/v1/models": {"get": _get("Models", [])},
+        "/v1/models/{id}": {"get": _get("Model", ["404"], path="id")},
+        "/v1/requests/{id}": {
+            "get": _get("Request", ["404"], path="id"),
+            "delete": _get("Request", ["404"], path="id"),
+        },
+        "/tokenize": {"post": _post("TokenizeRequest", "Tokens", generates)},
+        "/detokenize": {"post": _post("DetokenizeRequest", "Text", generates)},
+        "/health": {"get": _get("Status", ["503"])},
+        "/ready": {"get": _get("Status", ["503"])},
+    }
+
+
+def _post(asks: str, answers: str, errors: list[str], *, streams: bool = False) -> Schema:
+    content = {"application/json": {"schema": _ref(answers)}}
+    if streams:
+        content["text/event-stream"] = {"schema": {}}
+    body = {"required": True, "content": {"application/json": {"schema": _ref(asks)}}}
+    return {"requestBody": body, "responses": _responses(content, errors)}
+
+
+def _get(answers: str, errors: list[str], path: str = "") -> Schema:
+    operation: Schema = {
+        "responses": _responses({"application/json": {"schema": _ref(answers)}}, ["401", *errors])
+    }
+    if path:
+        text = {"type": "string", "minLength": 1}
+        operation["parameters"] = [{"name": path, "in": "path", "required": True, "schema": text}]
+    return operation
+
+
+def _responses(content: Schema, errors: list[str]) -> Schema:
+    responses: Schema = {"200": {"description": "OK", "content": content}}
+    for status in errors:
+        responses[status] = {"$ref": f"#/components/responses/{status}"}
+    return responses
+
+
+def _completion(limits: Limits) -> Schema:
+    text = {"type": "string", "minLength": 1}
+    ids = _ids(limits, limits.max_model_len - 1)
+    several = {"type": "array", "items": {"anyOf": [text, ids]}, "minItems": 1, "maxItems": MAX_CHOICES}
+    return _generate(limits) | {
+        "prompt": {"anyOf": [text, ids, several]},
+        "echo": _flag(),
+        "suffix": _maybe({"const": ""}),
+        "logprobs": {"anyOf": [_integer(0, MAX_LOGPROBS), {"const": False}]},
+    }
+
+
+def _chat(limits: Limits) -> Schema:
+    part = _body({"type": {"const": "text"}, "text": {"type": "string"}}, ["type", "text"])
+    parts = {"type": "array", "items": part, "minItems": 1}
+    content = {"anyOf": [{"type": "string"}, parts]}
+    message = _body({"role": {"enum": list(ROLES)}, "content": content}, ["role", "content"])
+    return _generate(limits) | {
+        "messages": {
+            "type": "array",
+            "items": message,
+            "minItems": 1,
+            "description": f"At most {MAX_PIECES} messages and parts together",
+        },
+        "separate_reasoning": _flag(),
+        "max_completion_tokens": _integer(1, limits.max_model_len),
+        "logprobs": _flag(),
+        "top_logprobs": _integer(0, MAX_LOGPROBS),
+    }
+
+
+def _tokenize(limits: Limits) -> Schema:
+    shared = {"model": _model(limits), "add_special_tokens": _flag()}
+    text = _body(shared | {"prompt": {"type": "string"}}, ["prompt"])
+    chat = _body(shared | {"messages": _chat(limits)["messages"]}, ["messages"])
+    return {"anyOf": [text, chat]}
+
+
+def _generate(limits: Limits) -> Schema:
+    """What both endpoints know."""
+    words = {"type": "string", "minLength": 1, "maxLength": bounds.MAX_STOP_CHARS}
+    stop_list = {"type": "array", "items": words, "maxItems": bounds.MAX_STOPS}
+    biases = _number(-bounds.MAX_BIAS, bounds.MAX_BIAS, nullable=False)
+    return {
+        "model": _model(limits),
+        "max_tokens": _integer(1, limits.max_model_len),
+        "min_tokens": _integer(0, limits.max_model_len),
+        "truncate_prompt_tokens": {
+            "anyOf": [{"const": bounds.ALL_THAT_FITS}, _integer(1, limits.max_model_len)]
+        },
+        "temperature": _number(0, 2),
+        "top_p": _number(0, 1, above_low=True),
+        "top_k": _integer(-1, bounds.MAX_TOP_K),
+        "min_p": _number(0, 1),
+        "typical_p": _number(0, 1, above_low=True),
+        "presence_penalty": _number(-2, 2),
+        "frequency_penalty": _number(-2, 2),
+        "repetition_penalty": _number(0, 2, above_low=True),
+        "logit_bias": _maybe(
+            {
+                "type": "object",
+                "propertyNames": {"pattern": "^(0|[1-9][0-9]{0,8})$"},
+                "additionalProperties": biases,
+                "maxProperties": bounds.MAX_BIASES,
+            }
+        ),
+        "allowed_token_ids": _maybe(_ids(limits, limits.vocab_size)),
+        "bad_words": _maybe({"type": "array", "items": words, "maxItems": bounds.MAX_BAD_WORDS}),
+        "stop": {"anyOf": [words, stop_list, {"type": "null"}]},
+        "stop_token_ids": _maybe(_ids(limits, bounds.MAX_STOP_IDS, at_least=0)),
+        "include_stop_str_in_output": _flag(),
+        "skip_special_tokens": _flag(),
+        "ignore_eos": _flag(),
+        "seed": _integer(INT64_MIN, INT64_MAX),
+        "n": _integer(1, MAX_N),
+        "best_of": _integer(1, MAX_N),
+        "stream": _flag(),
+        "stream_options": _maybe(
+            _body({"include_usage": _flag(), "include_obfuscation": _maybe({"const": False})}, [])
+        ),
+        "timings": _flag(),
+        "priority": _integer(-MAX_PRIORITY, MAX_PRIORITY),
+        "ttft_target_ms": _number(0, MAX_WAIT_MS, above_low=True),
+        "tpot_target_ms": _number(0, MAX_WAIT_MS, above_low=True),
+        "patience_ms": _number(MIN_PATIENCE_MS, MAX_WAIT_MS),
+        "user": _maybe({"type": "string", "maxLength": MAX_USER_CHARS}),
+        "cache_salt": _maybe({"type": "string", "maxLength": MAX_SALT_CHARS}),
+        "cache_pin": _flag(),
+        "kv_eviction": _maybe({"enum": list(KV_EVICTIONS)}),
+        "kv_budget": _integer(1, MAX_KV_TOKENS),
+        "kv_sinks": _integer(0, MAX_KV_TOKENS),
+    }
+
+
+def _body(properties: Schema, required: list[str]) -> Schema:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+    }
+
+
+def _model(limits: Limits) -> Schema:
+    return _maybe({"const": limits.model})
+
+
+def _ids(limits: Limits, most: int, at_least: int = 1) -> Schema:
+    items = {"type": "integer", "minimum": 0, "maximum": limits.vocab_size - 1}
+    return {"type": "array", "items": items, "minItems": at_least, "maxItems": most}
+
+
+def _integer(low: int, high: int) -> Schema:
+    return {"type": ["integer", "null"], "minimum": low, "maximum": high}
+
+
+def _number(low: float, high: float, *, above_low: bool = False, nullable: bool = True) -> Schema:
+    lowest = "exclusiveMinimum" if above_low else "minimum"
+    return {"type": ["number", "null"] if nullable else "number", lowest: low, "maximum": high}
+
+
+def _flag() -> Schema:
+    return {"type": ["boolean", "null"]}
+
+
+def _maybe(schema: Schema) -> Schema:
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def _ref(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}
