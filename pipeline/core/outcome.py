@@ -115,6 +115,7 @@ class Outcome:
                     min_tokens=sequence.sampling.min_tokens,
                     includes_stop=sequence.sampling.include_stop_str_in_output,
                     skips_special=sequence.sampling.skip_special_tokens,
+                    unstopped=sequence.sampling.unstopped,
                 )
             )
 

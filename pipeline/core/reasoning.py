@@ -7,6 +7,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from pipeline.core.stops import StopMatcher
+
 
 class ReasoningTags(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A model's own."""
@@ -15,6 +17,35 @@ class ReasoningTags(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     closing: str = "</think>"
     starts_open: bool = False
     """The chat template has written the opening tag: the answer begins inside."""
+    stops_inside: bool = False
+    """Stop strings end a request where it reasons, too."""
+
+
+class ThoughtfulStopMatcher:
+    """A StopMatcher of the answer alone: what is reasoned passes, stop strings and all (trap 13)."""
+
+    def __init__(self, tags: ReasoningTags, stops: StopMatcher) -> None:
+        self._splitter = ReasoningSplitter(tags)
+        self._stops = stops
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._stops.is_stopped
+
+    def push(self, text: str) -> str:
+        """See StopMatcher."""
+        return self._passed(self._splitter.push(text))
+
+    def flush(self) -> str:
+        return self._passed(self._splitter.flush()) + ("" if self.is_stopped else self._stops.flush())
+
+    def _passed(self, parts: "list[Part]") -> str:
+        passed = ""
+        for part in parts:
+            passed += self._stops.push(part.text) if part.kind == "content" else part.text
+            if self.is_stopped:
+                break
+        return passed
 
 
 class Part(NamedTuple):

@@ -65,6 +65,9 @@ class SamplingParams(Message, frozen=True):
     """Special tokens of the vocabulary have no text."""
     truncate_prompt_tokens: int | None = None
     """Only the last so many tokens of the prompt are read; -1: as many as leave room for the output."""
+    unstopped: tuple[str, str, bool] | None = None
+    """Tags between which no stop string is looked for: the text before the answer, in which a model reasons.
+    Opening, closing, and whether the text begins inside."""
     logprobs: int | None = None
     """Tell how probable each token was, and the so many most probable, up to MAX_LOGPROBS; None: do not."""
 

@@ -136,6 +136,7 @@ class Started(Message, frozen=True):
     min_tokens: int = 0
     includes_stop: bool = False
     skips_special: bool = True
+    unstopped: tuple[str, str, bool] | None = None
     """See SamplingParams."""
 
 

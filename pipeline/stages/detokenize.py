@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from pipeline.checkpoint.card import ModelCard
 from pipeline.core.detok import Detokenizer, Vocabulary
+from pipeline.core.reasoning import ReasoningTags, ThoughtfulStopMatcher
 from pipeline.core.stops import LateStopMatcher, StopMatcher
 from pipeline.messages import (
     NO_TOKEN,
@@ -47,10 +48,13 @@ class _Sequence:
         return text + self.stops.flush(), STOP if self.stops.is_stopped else finish_reason
 
 
-def _matcher(started: Started) -> StopMatcher:
-    if not started.min_tokens:
-        return StopMatcher(started.stop, includes_stop=started.includes_stop)
-    return LateStopMatcher(started.stop, started.min_tokens, includes_stop=started.includes_stop)
+def _matcher(started: Started) -> StopMatcher | ThoughtfulStopMatcher:
+    stops = StopMatcher(started.stop, includes_stop=started.includes_stop)
+    if started.min_tokens:
+        stops = LateStopMatcher(started.stop, started.min_tokens, includes_stop=started.includes_stop)
+    if started.unstopped is None:
+        return stops
+    return ThoughtfulStopMatcher(ReasoningTags(*started.unstopped), stops)
 
 
 class Detokenize(Stage[TokenBatch, NoOptions]):

@@ -123,3 +123,28 @@ def test_reasoning(fake_card: ModelCard) -> None:
         assert (message["reasoning_content"], message["content"]) == ("Two and two.\n", "Four.")
 
     run(fake_card, visit, SayingRunner({1: text}), toml)
+
+
+def test_stop_strings_end_the_answer_not_the_reasoning(fake_card: ModelCard) -> None:
+    text = "<think>Four? Four.</think>It is Four. Or is it?"
+    asked: dict[str, Any] = {
+        "messages": [{"role": "user", "content": "2 + 2?"}],
+        "max_tokens": 90,
+        "seed": 1,
+        "ignore_eos": False,
+        "stop": ["Four"],
+    }
+
+    def visit_by(said: tuple[str, str]) -> Visit:
+        async def visit(server: Server, session: aiohttp.ClientSession) -> None:
+            async with session.post(f"{server.url}/v1/chat/completions", json=asked) as answer:
+                (choice,) = (await answer.json())["choices"]
+            message = choice["message"]
+            assert (message["reasoning_content"] or "", message["content"]) == said
+            assert choice["finish_reason"] == "stop"
+
+        return visit
+
+    for options, said in (("", ("Four? Four.", "It is ")), ("stops_inside = true", ("", ""))):
+        toml = f"[stages.ingress.options]\nreasoning = {{ {options} }}\n"
+        run(fake_card, visit_by(said), SayingRunner({1: text}), toml)

@@ -85,7 +85,12 @@ def parse_chat(body: bytes, limits: Limits, fresh_seed: int) -> list[Wanted]:
     n = parse_n(fields)
     splits = fields.maybe_flag("separate_reasoning")
     wanted = _wanted(fields, limits, fresh_seed, chat=parse_messages(fields.take("messages")))
-    return _choices(replace(wanted, reasoning=None if splits is False else limits.reasoning), n)
+    if limits.reasoning is None or splits is False:
+        return _choices(wanted, n)
+    tags = limits.reasoning
+    unstopped = None if tags.stops_inside else (tags.opening, tags.closing, tags.starts_open)
+    sampling = replace(wanted.sampling, unstopped=unstopped)
+    return _choices(replace(wanted, sampling=sampling, reasoning=tags), n)
 
 
 def _choices(wanted: Wanted, n: int) -> list[Wanted]:
