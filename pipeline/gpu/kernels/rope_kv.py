@@ -67,7 +67,7 @@ def rope_kv_kernel(
         rotate(q_ptr + token * q_stride_t + heads * q_stride_h, cos, sin, heads < NUM_HEADS, D, WIDTH // 2)
     else:
         heads = (part - num_query_parts) * HEADS + tl.arange(0, HEADS)
-        slot = tl.load(slot_ptr + token)
+        slot = tl.load(slot_ptr + token).to(tl.int64)
         is_kept = (heads < NUM_KV_HEADS) & (slot >= 0)
         blocks = (slot // BLOCK_SIZE) * NUM_KV_HEADS + heads
         place = slot % BLOCK_SIZE
