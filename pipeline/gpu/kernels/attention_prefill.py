@@ -254,8 +254,11 @@ def default_config(head_dim: int, kv_dtype: KvDtype, dtype: torch.dtype = torch.
     256 wide. It goes by no more than this, for the bits of a row depend on it."""
     if dtype == torch.float32 or kv_dtype == "fp32":
         return LaunchConfig(4, 1, {"TILE_ROWS": 32, "TILE_KEYS": 32})
-    rows = 64 if head_dim > 128 else 128
-    return LaunchConfig(8, 2, {"TILE_ROWS": rows, "TILE_KEYS": 32 if head_dim > 64 else 64})
+    if head_dim > 128:
+        return LaunchConfig(8, 2, {"TILE_ROWS": 64, "TILE_KEYS": 32})
+    if head_dim > 64:
+        return LaunchConfig(8, 3, {"TILE_ROWS": 128, "TILE_KEYS": 32})
+    return LaunchConfig(8, 2, {"TILE_ROWS": 128, "TILE_KEYS": 64})
 
 
 def variants(shape: ModelShape) -> list[Variant]:
