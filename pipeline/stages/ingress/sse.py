@@ -48,7 +48,7 @@ class SseStream:
         self._transport, self._is_chunked = transport, is_chunked
         held, self._held = b"".join(self._held), []
         if held:
-            self.write(held)
+            self._send(transport, held)  # also where the stream has ended meanwhile
         if not self.has_ended:
             self._news.clear()
 
@@ -92,7 +92,11 @@ class SseStream:
         if transport is None:
             self._held.append(data)
             self._news.set()
-        elif not (transport.is_closing() or self.has_ended):
+        elif not self.has_ended:
+            self._send(transport, data)
+
+    def _send(self, transport: asyncio.Transport, data: bytes) -> None:
+        if not transport.is_closing():
             transport.write(http_chunk(data) if self._is_chunked else data)
 
     def _end(self) -> None:
