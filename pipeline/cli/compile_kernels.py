@@ -1,6 +1,7 @@
 """`stageline compile-kernels`: the ahead-of-time check of the Triton kernels; no GPU is needed."""
 
 import argparse
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
@@ -63,5 +64,5 @@ def _write(path: Path, rows: list[Row]) -> None:
     _, end, after = rest.partition(END)
     if not (begin and end):
         raise ConfigError(f"{path} has no {BEGIN} and {END} to write the table between")
-    said = f"Triton {version('triton')}, {len(rows)} compilations."
+    said = f"{datetime.now(UTC):%Y-%m-%d}, Triton {version('triton')}, {len(rows)} compilations."
     path.write_text(f"{before}{BEGIN}\n{said}\n\n{as_markdown(rows)}\n{END}{after}")
