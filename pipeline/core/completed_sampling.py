@@ -25,17 +25,18 @@ def complete(
 
 
 def _spellings(word: str, encoder: PromptEncoder) -> list[tuple[int, ...]]:
-    """As a text's first word, and as a later one, where that is spelled with as many other tokens (so in
-    vLLM's SamplingParams.update_from_tokenizer).
+    """As a text's first word, and as a later one. vLLM leaves the second out where it is of more or fewer
+    tokens (SamplingParams.update_from_tokenizer), so that most words of several tokens still come.
     """
     bare = word.lstrip(" ")
     texts = [bare, " " + bare] if bare else [word]
     encodings = encoder.encode(texts, is_rendered=True)  # no BOS before it
-    first, *later = [tuple(encoder.ids_of(each, is_rendered=True)) for each in encodings]
-    if not 0 < len(first) <= MAX_BAD_WORD_IDS:
+    spellings = [tuple(encoder.ids_of(each, is_rendered=True)) for each in encodings]
+    longest = max(map(len, spellings))
+    if longest > MAX_BAD_WORD_IDS or not all(spellings):
         raise RequestError(
-            f"Each of 'bad_words' must be 1 to {MAX_BAD_WORD_IDS} tokens, but {word[:40]!r} is {len(first)}.",
+            f"Each of 'bad_words' must be 1 to {MAX_BAD_WORD_IDS} tokens, but {word[:40]!r} is {longest}.",
             param="bad_words",
             code="invalid_value",
         )
-    return [first, *(ids for ids in later if ids[0] != first[0] and len(ids) == len(first))]
+    return spellings

@@ -28,13 +28,12 @@ def test_min_tokens_bans_every_end() -> None:  # trap 26
 def test_bad_words_as_first_words_and_as_later_ones() -> None:
     ids = {token: token_id for token_id, token in enumerate(TOKENS)}
     got = completed(SamplingParams(bad_words=("w", "hello")))
-    # " w" is one token, as "w" is; " hello" is one more than "hello"
-    assert got.bad_token_ids == ((ids["w"],), (ids["Ġw"],), (ids["hello"],))
+    assert got.bad_token_ids == ((ids["w"],), (ids["Ġw"],), (ids["hello"],), (ids["Ġ"], ids["hello"]))
     sentencepiece = PromptEncoder(byte_fallback_tokenizer(prepends=False))
     (bare, spaced) = complete(SamplingParams(bad_words=("Hi",)), 9, (), sentencepiece).bad_token_ids
     assert len(bare) == len(spaced) == 1 and bare != spaced
 
 
 def test_a_bad_word_of_too_many_tokens() -> None:
-    with pytest.raises(RequestError, match="1 to 16 tokens, but 'xyxyxyxyxyxyxyxyx' is 17"):
+    with pytest.raises(RequestError, match="1 to 16 tokens, but 'xyxyxyxyxyxyxyxyx' is 18"):
         completed(SamplingParams(bad_words=("xy" * 8 + "x",)))
