@@ -5,10 +5,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
 from pipeline.checkpoint.card import ModelCard
 from pipeline.checkpoint.model import describe
+from pipeline.messages import Admitted, SamplingParams
+from pipeline.runtime.testing import FakeRunner
 from tests.e2e.world import serving
 from tests.tiny_models import TOKENS, write_folder
 
@@ -204,3 +207,21 @@ def test_what_is_wrong_is_named_with_its_limit(card: ModelCard) -> None:
             assert error["param"] == param and says in error["message"], error
 
     run(card, check)
+
+
+@pytest.mark.parametrize(("more", "top_k"), [("", 7), ("[model]\ngeneration_defaults = false", 0)])
+def test_a_checkpoints_own_sampling_is_the_default(fake_card: ModelCard, more: str, top_k: int) -> None:
+    admitted: list[Admitted] = []
+
+    def watched() -> FakeRunner:
+        return FakeRunner(before_step=lambda plan: admitted.extend(plan.admitted))
+
+    async def main() -> None:
+        card = msgspec.structs.replace(fake_card, generation=SamplingParams(top_k=7))
+        async with serving(card, watched, more) as server, aiohttp.ClientSession(server.url) as session:
+            ask = asker(session)
+            await ask()
+            await ask(top_k=3)
+
+    asyncio.run(main())
+    assert [each.sampling.top_k for each in admitted] == [top_k, 3]

@@ -7,6 +7,7 @@ import pytest
 from pipeline.checkpoint.card import Architecture, RopeScaling
 from pipeline.checkpoint.folder import describe_folder
 from pipeline.errors import ModelError
+from pipeline.messages import SamplingParams
 from tests.tiny_models import CONFIG, TEMPLATE, VOCAB, byte_level_tokenizer, random_tensors, write_folder
 
 
@@ -272,3 +273,14 @@ def test_an_index_may_not_lead_out_of_the_folder(tmp_path: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(ModelError, match="not a file beside it"):
         describe_folder(folder, "tiny")
+
+
+def test_how_its_makers_would_have_it_sampled(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path)
+    assert describe_folder(folder, "x").generation == SamplingParams()
+    file = folder / "generation_config.json"
+    file.write_text('{"do_sample": true, "temperature": 0.6, "top_k": -1, "top_p": 0.95, "min_p": null}')
+    assert describe_folder(folder, "x").generation == SamplingParams(temperature=0.6, top_p=0.95)
+    file.write_text('{"top_p": 1.5}')
+    with pytest.raises(ModelError, match=r"generation_config.json.*top_p"):
+        describe_folder(folder, "x")
