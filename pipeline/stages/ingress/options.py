@@ -29,7 +29,7 @@ class IngressOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_live_requests: Count = 1024
     max_requests_per_socket: Count = 256
     keepalive_s: Seconds = 15.0
-    """An idle connection, or one that has not sent a whole header, is closed after this."""
+    """An idle connection, or one without a whole header (or TLS handshake) so far, is closed after this."""
     body_timeout_s: Seconds = 10.0
     """A body must have arrived within this."""
     write_timeout_s: Seconds = 5.0

@@ -10,6 +10,8 @@ from aiohttp import web
 from pipeline.errors import ConfigError
 
 BACKLOG = 1024
+GOODBYE_S = 1.0
+"""How long a peer may take to end TLS in good order."""
 
 
 class _Turned(asyncio.Protocol):
@@ -30,8 +32,10 @@ class Site(web.BaseSite):
         port: int,
         max_connections: int,
         ssl_context: ssl.SSLContext | None = None,
+        handshake_timeout_s: float = 15.0,
     ) -> None:
         super().__init__(runner, ssl_context=ssl_context, backlog=BACKLOG)
+        self._handshake_timeout_s = handshake_timeout_s
         self._host, self._port = host, port
         self._max_connections = max_connections
         self.num_turned = 0
@@ -58,6 +62,8 @@ class Site(web.BaseSite):
             ssl=self._ssl_context,
             backlog=self._backlog,
             reuse_address=True,
+            ssl_handshake_timeout=self._handshake_timeout_s if self._ssl_context else None,
+            ssl_shutdown_timeout=GOODBYE_S if self._ssl_context else None,
         )
 
     def _protocol(self) -> Callable[[], asyncio.BaseProtocol]:

@@ -81,7 +81,14 @@ class Ingress(Stage[Never, IngressOptions]):
             shutdown_timeout=_GOODBYE_S,
         )
         await self._runner.setup()
-        site = Site(self._runner, options.host, options.port, options.max_connections, self._tls)
+        site = Site(
+            self._runner,
+            options.host,
+            options.port,
+            options.max_connections,
+            self._tls,
+            handshake_timeout_s=options.keepalive_s,
+        )
         try:
             await site.start()
         except OSError as error:
