@@ -34,14 +34,18 @@ def authentication(keys: KeyRing | None, public: frozenset[Handler]) -> Middlewa
 
     @web.middleware
     async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
-        authorization = request.headers.get("Authorization")
-        if keys is None:
-            request[PRINCIPAL] = Principal(tenant_of_key(authorization))
-        elif request.match_info.handler not in public:
-            request[PRINCIPAL] = _find(keys, bearer_of(authorization))
+        if keys is None or request.match_info.handler not in public:
+            request[PRINCIPAL] = principal_of(keys, request.headers.get("Authorization"))
         return await handler(request)
 
     return authenticate
+
+
+def principal_of(keys: KeyRing | None, authorization: str | None) -> Principal:
+    """Whose requests carry this header. Raises RequestError 401."""
+    if keys is None:
+        return Principal(tenant_of_key(authorization))
+    return _find(keys, bearer_of(authorization))
 
 
 def _find(keys: KeyRing, secret: str) -> Principal:

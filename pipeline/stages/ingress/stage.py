@@ -14,7 +14,7 @@ from pipeline.messages import Cancel, GenerateRequest, Open, TokenCall
 from pipeline.runtime.stage import Stage, StageContext
 from pipeline.stages.ingress.about import About
 from pipeline.stages.ingress.access_log import access_log
-from pipeline.stages.ingress.authentication import authentication, read_keys
+from pipeline.stages.ingress.authentication import authentication, principal_of, read_keys
 from pipeline.stages.ingress.cors import Cors
 from pipeline.stages.ingress.health import Health
 from pipeline.stages.ingress.http import HttpDoor
@@ -62,6 +62,10 @@ class Ingress(Stage[Never, IngressOptions]):
     def num_live(self) -> int:
         """Requests taken in and not yet ended."""
         return len(self._intake.live)
+
+    def tenant_of(self, authorization: str | None) -> str:
+        """Whose requests carry this header; empty: their `user` field says. Raises RequestError 401."""
+        return principal_of(self._keys, authorization).tenant
 
     async def start(self) -> None:
         """Open the port. Raises ConfigError if it cannot be opened."""
