@@ -3,7 +3,7 @@
 Knows no sockets, no clock and no model: what it must know of the server comes as `Limits`.
 """
 
-from pipeline.core.wire.answers import Answer, ChatAnswer, CompletionAnswer
+from pipeline.core.wire.answers import AnswerShape, ChatAnswer, CompletionAnswer
 from pipeline.core.wire.choices import Result, StreamShape
 from pipeline.core.wire.faults import (
     SERVER_ERROR,
@@ -14,17 +14,19 @@ from pipeline.core.wire.faults import (
 from pipeline.core.wire.frames import Answered, Frame, error_frame, parse_frame, take_traceparent
 from pipeline.core.wire.limits import Limits
 from pipeline.core.wire.requests import Wanted, parse_chat, parse_completion, wanted_of
+from pipeline.core.wire.responses import ResponseAnswer, parse_response
 from pipeline.core.wire.terms import bearer_of, tenant_of_key
 from pipeline.core.wire.tokens import parse_detokenize, parse_tokenize
 
 __all__ = [
     "SERVER_ERROR",
-    "Answer",
+    "AnswerShape",
     "Answered",
     "ChatAnswer",
     "CompletionAnswer",
     "Frame",
     "Limits",
+    "ResponseAnswer",
     "Result",
     "StreamShape",
     "Wanted",
@@ -37,6 +39,7 @@ __all__ = [
     "parse_completion",
     "parse_detokenize",
     "parse_frame",
+    "parse_response",
     "parse_tokenize",
     "take_traceparent",
     "tenant_of_key",

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from pipeline.core.framing import http_chunk
-from pipeline.core.wire import Answer, StreamShape, error_event
+from pipeline.core.wire import AnswerShape, StreamShape
 from pipeline.core.wire.answers import PING
 from pipeline.errors import RequestError
 from pipeline.messages import Completion
@@ -22,7 +22,7 @@ class SseStream:
     first gets a real status.
     """
 
-    def __init__(self, answer: Answer, clock: Callable[[], int]) -> None:
+    def __init__(self, answer: AnswerShape, clock: Callable[[], int]) -> None:
         self.answer = answer
         self._completions: list[Completion | None] = [None] * len(answer.choices)
         self._clock = clock
@@ -75,7 +75,7 @@ class SseStream:
         if self._transport is None:
             self.refusal = error
         else:
-            self.write(error_event(error))
+            self.write(self.answer.fail(error))
         self._end()
 
     def buffered_bytes(self) -> int:

@@ -16,6 +16,7 @@ from pipeline.stages.ingress.about import About
 from pipeline.stages.ingress.access_log import access_log
 from pipeline.stages.ingress.authentication import authentication, principal_of, read_keys
 from pipeline.stages.ingress.cors import Cors
+from pipeline.stages.ingress.grammars import GrammarDoor
 from pipeline.stages.ingress.health import Health
 from pipeline.stages.ingress.http import HttpDoor
 from pipeline.stages.ingress.intake import Intake
@@ -50,10 +51,11 @@ class Ingress(Stage[Never, IngressOptions]):
         self._keys = None if options.keys_file is None else KeyRing(read_keys(Path(options.keys_file)))
         self._cors = Cors(options.cors_origins)
         self._tls = tls_context(options.tls_cert, options.tls_key)
-        self._http = HttpDoor(self._intake, limits, options, ctx.clock)
+        self._grammars = GrammarDoor(ctx.resource(ModelCard), options.grammar_timeout_s)
+        self._http = HttpDoor(self._intake, self._grammars, limits, options, ctx.clock)
         self._timeline = TimelineDoor(ctx, self._intake, self._http.instance)
         self._tokens = TokenDoor(ctx, limits, options)
-        self._websocket = WebsocketDoor(self._intake, limits, options, self._cors, ctx.clock)
+        self._websocket = WebsocketDoor(self._intake, self._grammars, limits, options, self._cors, ctx.clock)
         health = Health(self._intake, options.health_timeout_s, ctx.clock)
         self._about = About(ctx, self._intake, limits, health)
         self._runner: web.AppRunner | None = None
@@ -120,6 +122,7 @@ class Ingress(Stage[Never, IngressOptions]):
         self._intake.fail_all(SHUTTING_DOWN if self._intake.is_draining else SERVER_ERROR)
         await self._websocket.close_all(_GOODBYE_S)
         await runner.cleanup()
+        await self._grammars.stop()
 
     def _application(self) -> web.Application:
         options, about = self.options, self._about
@@ -136,6 +139,7 @@ class Ingress(Stage[Never, IngressOptions]):
         app.on_response_prepare.append(self._cors.add_headers)
         app.router.add_post("/v1/completions", self._http.completions)
         app.router.add_post("/v1/chat/completions", self._http.chat)
+        app.router.add_post("/v1/responses", self._http.responses)
         app.router.add_get("/v1/requests/{id}", self._timeline.show)
         app.router.add_delete("/v1/requests/{id}", self._timeline.cancel)
         app.router.add_post("/tokenize", self._tokens.tokenize)
