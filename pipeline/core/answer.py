@@ -35,6 +35,7 @@ class Answer:
         "arrived_ns",
         "base_ns",
         "due_ns",
+        "embedding",
         "ending",
         "is_chat",
         "last_ns",
@@ -75,6 +76,7 @@ class Answer:
         self.logprobs_sink = opened.logprobs_sink
         self.logprobs: list[TokenLogprob] = []
         """Of the pending tokens, where it asked."""
+        self.embedding: bytes | None = None
         self.text = ""
         self.num_pending = 0
         """Tokens since the last write, those without text included."""
@@ -128,6 +130,7 @@ class Answer:
             ),
             self.num_cached_tokens,
             self.num_dropped_tokens,
+            self.embedding,
         )
 
     def _segments(self, step: TextBatch, taken_ns: int) -> tuple[int, ...]:

@@ -90,8 +90,8 @@ class Runner:
             self._slots.send(step)
             logits = self._forward(step)
             token_ids, logprobs = self._sample(logits, step)
-            weights = self._slots.weigh(step)
-            results = [token_ids, *(logprobs or ()), *(() if weights is None else (weights,))]
+            others = [each for each in (self._slots.pool(step), self._slots.weigh(step)) if each is not None]
+            results = [token_ids, *(logprobs or ()), *others]
             completion = self._device.finish(results)
         self._slots.guard(completion)
         return LaunchedStep(plan, completion, step.asked)
@@ -327,7 +327,7 @@ class _Parts:
     def _new_slots(self, device: Device) -> SlotTable:
         options = self.options
         sizes = (options.max_num_seqs, self.max_blocks, options.block_size, self.architecture.vocab_size)
-        return SlotTable(*sizes, device, options.max_num_batched_tokens)
+        return SlotTable(*sizes, device, options.max_num_batched_tokens, self.architecture.hidden_size)
 
     def _new_op(self) -> SamplingOp:
         op, faster = self.sampling_op(), self.opened.sampler

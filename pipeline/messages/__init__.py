@@ -16,6 +16,7 @@ from pipeline.messages.parts import (
     STEP_SEGMENTS,
     FinishReason,
     Message,
+    Pooling,
 )
 from pipeline.messages.requests import (
     Cancel,
@@ -51,6 +52,7 @@ from pipeline.messages.sampling import (
 from pipeline.messages.steps import (
     Admitted,
     DropQuestion,
+    PooledRow,
     SampledBatch,
     SequenceTimes,
     Started,
@@ -86,6 +88,8 @@ __all__ = [
     "Message",
     "Open",
     "Pause",
+    "PooledRow",
+    "Pooling",
     "Rejected",
     "Reopen",
     "Resume",

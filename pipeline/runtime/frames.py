@@ -49,6 +49,7 @@ class StepDone(Message, frozen=True):
     token_ids: list[int]
     drops: list[list[int]]
     logprobs: Logprobs | None = None
+    embeddings: list[bytes] = []
 
 
 class Fault(Message, frozen=True):

@@ -16,7 +16,7 @@ import msgspec
 from tokenizers import Encoding
 
 from pipeline.checkpoint.card import ModelCard
-from pipeline.core.admission import fit, num_kept
+from pipeline.core.admission import fit, fit_whole, num_kept
 from pipeline.core.chat import ChatTemplate, check_messages
 from pipeline.core.completed_sampling import complete
 from pipeline.core.prompts import PromptEncoder
