@@ -43,6 +43,7 @@ from pipeline.messages.requests import (
 from pipeline.messages.sampling import (
     MAX_BAD_WORD_IDS,
     MAX_LOGPROBS,
+    Grammar,
     Logprobs,
     SamplingParams,
     SpelledLogprobs,
@@ -81,6 +82,7 @@ __all__ = [
     "DropQuestion",
     "FinishReason",
     "GenerateRequest",
+    "Grammar",
     "Logprobs",
     "LogprobsSink",
     "Message",
