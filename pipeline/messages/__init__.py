@@ -44,6 +44,7 @@ from pipeline.messages.requests import (
 from pipeline.messages.sampling import (
     MAX_BAD_WORD_IDS,
     MAX_LOGPROBS,
+    Grammar,
     Logprobs,
     SamplingParams,
     SpelledLogprobs,
@@ -83,6 +84,7 @@ __all__ = [
     "DropQuestion",
     "FinishReason",
     "GenerateRequest",
+    "Grammar",
     "Logprobs",
     "LogprobsSink",
     "Message",

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Annotated, NamedTuple, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 from tokenizers import Encoding
 
 from pipeline.checkpoint.card import ModelCard
@@ -105,6 +106,7 @@ class Tokenize(Stage[GenerateRequest | TokenCall, TokenizeOptions]):
             now_ns,
             (request.sent_ns - request.arrived_ns, taken_ns - request.sent_ns, now_ns - taken_ns),
             request.terms,
+            request.pooling,
         )
         await self.ctx.outlet(TokenizedRequest).send(message)
 
@@ -232,6 +234,8 @@ class BatchEncoder:
                 prompts[i] = encoding
 
     def _admit(self, request: GenerateRequest, prompt: Encoding | list[int]) -> Encoded:
+        if request.pooling:
+            return self._admit_whole(request, prompt)
         is_chat, sampling = request.chat is not None, request.sampling
         num_tokens = num_kept(len(prompt), sampling, self._max_model_len)
         max_tokens = fit(  # first, for the ids of a text that is far too long would take a while to make
@@ -245,6 +249,15 @@ class BatchEncoder:
             prompt = self._encoder.ids_of(prompt, is_rendered=is_chat)
         filled = complete(sampling, max_tokens, self._eos_ids, self._encoder)
         return Encoded(prompt[len(prompt) - num_tokens :], filled)
+
+    def _admit_whole(self, request: GenerateRequest, prompt: Encoding | list[int]) -> Encoded:
+        """Of an embedding: nothing comes after the prompt."""
+        sampling = replace(request.sampling, max_tokens=1)
+        num_tokens = num_kept(len(prompt), sampling, self._max_model_len + 1)
+        fit_whole(num_tokens, self._max_model_len)
+        if isinstance(prompt, Encoding):
+            prompt = self._encoder.ids_of(prompt, is_rendered=False)
+        return Encoded(prompt[len(prompt) - num_tokens :], sampling)
 
 
 def _template(card: ModelCard, max_chars: int) -> ChatTemplate | None:

@@ -14,7 +14,7 @@ from pipeline.core.wire.sampling import parse_sampling
 from pipeline.core.wire.structured import parse_structured, under_grammar
 from pipeline.core.wire.terms import parse_terms
 from pipeline.errors import RequestError
-from pipeline.messages import ChatMessage, SamplingParams, Terms
+from pipeline.messages import ChatMessage, Pooling, SamplingParams, Terms
 
 NEUTRAL: dict[str, tuple[object, ...]] = {
     "best_of": (1,),
@@ -48,6 +48,7 @@ class Wanted(msgspec.Struct, frozen=True):
     """What its text begins with."""
     reasoning: ReasoningTags | None = None
     """Between which tags the model reasons, if that is to be split off."""
+    pooling: Pooling = ""
     grammar_field: str = ""
     """Which field sampling.grammar is from."""
 

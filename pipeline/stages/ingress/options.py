@@ -47,6 +47,8 @@ class IngressOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Files in PEM: the chain, and its private key. With both, the port speaks TLS 1.2 or 1.3 only."""
     reasoning: ReasoningTags | None = None
     """Between which tags the model thinks aloud: what is there comes apart from the answer."""
+    grammar_timeout_s: Annotated[float, Meta(gt=0, le=60)] = 2.0
+    """A grammar (response_format, structured_outputs, tools) that takes longer to compile is refused."""
     cors_origins: tuple[str, ...] = ()
     """Of web pages that may ask from a browser, such as "https://chat.example"; "*": all."""
     access_log: bool = False

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Never
+from typing import Any, Never
 
 from aiohttp import web
 
@@ -73,18 +73,12 @@ class Ingress(Stage[Never, IngressOptions]):
         """Open the port. Raises ConfigError if it cannot be opened."""
         options = self.options
         self.ctx.resource(Telemetry).watch(self._gauges)
+        protocol_options = self._protocol_options()
         self._runner = web.AppRunner(
             self._application(),
             handler_cancellation=True,  # else a client that leaves is not noticed before the answer's end
-            keepalive_timeout=options.keepalive_s,
-            access_log=None,
-            logger=quiet_logger(self.ctx.log),
-            auto_decompress=False,
-            max_line_size=options.max_header_bytes,
-            max_field_size=options.max_header_bytes,
-            max_headers=options.max_headers,
-            lingering_time=_GOODBYE_S,
             shutdown_timeout=_GOODBYE_S,
+            **protocol_options,
         )
         await self._runner.setup()
         site = Site(
@@ -92,6 +86,7 @@ class Ingress(Stage[Never, IngressOptions]):
             options.host,
             options.port,
             options.max_connections,
+            protocol_options,
             self._tls,
             handshake_timeout_s=options.keepalive_s,
         )
@@ -123,6 +118,19 @@ class Ingress(Stage[Never, IngressOptions]):
         await self._websocket.close_all(_GOODBYE_S)
         await runner.cleanup()
         await self._grammars.stop()
+
+    def _protocol_options(self) -> dict[str, Any]:
+        options = self.options
+        return {
+            "keepalive_timeout": options.keepalive_s,
+            "access_log": None,
+            "logger": quiet_logger(self.ctx.log),
+            "auto_decompress": False,
+            "max_line_size": options.max_header_bytes,
+            "max_field_size": options.max_header_bytes,
+            "max_headers": options.max_headers,
+            "lingering_time": _GOODBYE_S,
+        }
 
     def _application(self) -> web.Application:
         options, about = self.options, self._about

@@ -26,6 +26,7 @@ from pipeline.errors import RequestError
 from pipeline.messages import Completion
 from pipeline.stages.ingress.authentication import PRINCIPAL
 from pipeline.stages.ingress.cors import Cors
+from pipeline.stages.ingress.grammars import GrammarDoor
 from pipeline.stages.ingress.intake import DRAINING, Arrival, Intake, LiveRequest
 from pipeline.stages.ingress.options import IngressOptions
 from pipeline.stages.ingress.patience import until_read
@@ -94,12 +95,14 @@ class WebsocketDoor:
     def __init__(
         self,
         intake: Intake,
+        grammars: GrammarDoor,
         limits: Limits,
         options: IngressOptions,
         cors: Cors,
         clock: Callable[[], int],
     ) -> None:
         self._intake = intake
+        self._grammars = grammars
         self._limits = limits
         self._options = options
         self._cors = cors
@@ -126,7 +129,7 @@ class WebsocketDoor:
         self.sockets.add(socket)
         try:
             async for message in ws:
-                self._take(socket, message)
+                await self._take(socket, message)
                 await until_read(transport, _MAX_UNREAD_BYTES, self._options.write_timeout_s)
         finally:
             self.sockets.discard(socket)
@@ -144,26 +147,26 @@ class WebsocketDoor:
             for socket in self.sockets:
                 socket.transport.abort()
 
-    def _take(self, socket: Socket, message: WSMessage) -> None:
+    async def _take(self, socket: Socket, message: WSMessage) -> None:
         """One frame; whatever is wrong with it is answered, and costs the socket nothing."""
         arrived_ns = self._clock()
         client_id = None
         try:
             frame = parse_frame(_text(message))
             client_id = frame.id
-            self._obey(socket, frame, arrived_ns)
+            await self._obey(socket, frame, arrived_ns)
         except RequestError as error:
             socket.write(error_frame(client_id, error))
 
-    def _obey(self, socket: Socket, frame: Frame, arrived_ns: int) -> None:
+    async def _obey(self, socket: Socket, frame: Frame, arrived_ns: int) -> None:
         if frame.type == "generate":
-            self._generate(socket, frame, arrived_ns)
+            await self._generate(socket, frame, arrived_ns)
         elif frame.type == "cancel":
             self._cancel(socket, frame)
         else:
             raise wrong("type", '"generate" or "cancel"', frame.type, code="unknown_type")
 
-    def _generate(self, socket: Socket, frame: Frame, arrived_ns: int) -> None:
+    async def _generate(self, socket: Socket, frame: Frame, arrived_ns: int) -> None:
         if frame.id in socket.live:
             raise RequestError(
                 "A request with this 'id' is live on this socket.", param="id", code="duplicate_id"
@@ -178,6 +181,7 @@ class WebsocketDoor:
         principal = socket.principal
         parsed = wanted_of(frame.fields, self._limits, secrets.randbits(63))
         wanted = parsed.under(principal.tenant, principal.max_priority)
+        await self._grammars.check(wanted)
 
         def build(request_id: int) -> SocketRequest:
             return SocketRequest(self._intake, request_id, socket, frame.id, timings=wanted.timings)
