@@ -50,7 +50,7 @@ class ForwardPass:
         return self._ops.add_rms_norm(change, residual, weight, self._arch.rms_norm_eps)
 
     def ended(self, x: Tensor) -> Tensor:
-        """What the final norm gives, [T, C]: hidden states to whoever asked. -> [R, C], of the logits' rows."""
+        """x [T, C] is what the final norm gives: hidden states to whoever asked. -> [R, C], for logits."""
         inputs = self._inputs
         if inputs.hidden is not None and inputs.hidden_rows is not None:
             inputs.hidden.copy_(x[inputs.hidden_rows])

@@ -22,7 +22,7 @@ UNITS = 2.0**28
 MOST = 2.0**16
 """Larger states are taken for faults, so that the sum of 2**19 tokens fits an int64."""
 AT_ONCE = 512
-"""Tokens that are made whole numbers at a time: of a larger step they would take memory nobody has planned."""
+"""Tokens that are made whole numbers at a time, for the memory that it takes."""
 NONE, LAST, MEAN = 0, 1, 2
 _KINDS: dict[Pooling, int] = {"": NONE, "last": LAST, "mean": MEAN}
 
@@ -81,7 +81,7 @@ class Pools:
         return PooledTokens(tokens, rows.token_slots[tokens], rows.slots[done])
 
     def add(self, step: PooledStep, states: Tensor) -> Tensor:
-        """states [H, C] fp32, of the step's tokens. -> [P, C] fp32, of length 1: the embeddings that are done."""
+        """states [H, C] fp32, of the step's tokens -> [P, C] fp32, of length 1: embeddings that are done."""
         if self._sums is None:
             self._sums = torch.zeros(self._shape, dtype=torch.int64, device=self._device)
         if step.cleared is not None:
@@ -92,7 +92,7 @@ class Pools:
 
 
 def _whole(states: Tensor) -> Tensor:
-    """[N, C] -> [N, C + 1] int64. A state that is no number, or beyond MOST, counts in the last column only."""
+    """[N, C] -> [N, C + 1] int64. One that is no number, or beyond MOST, counts in the last column only."""
     is_sound = (states.abs() < MOST).all(1, keepdim=True)
     units = torch.where(is_sound, states * UNITS, 0.0).round().to(torch.int64)
     return torch.cat((units, (~is_sound).to(torch.int64)), 1)

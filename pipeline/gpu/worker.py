@@ -99,8 +99,8 @@ class Results:
             handle.end_ns,
             token_ids,
             handle.drops_sync(),
-            handle.logprobs_sync(),
             handle.embeddings_sync(),
+            handle.logprobs_sync(),
         )
 
 

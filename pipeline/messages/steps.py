@@ -126,7 +126,7 @@ class PooledRow(NamedTuple):
     request_id: int
     epoch: int
     embedding: bytes
-    """[C] fp32, little endian, of length 1 (L2). Not a number throughout, where the model's states are none."""
+    """[C] fp32, little endian, of length 1 (L2). All NaN where the model's states are no numbers."""
 
 
 class SampledBatch(Message, frozen=True):

@@ -48,8 +48,8 @@ class StepDone(Message, frozen=True):
     end_ns: int
     token_ids: list[int]
     drops: list[list[int]]
+    embeddings: list[bytes]
     logprobs: Logprobs | None = None
-    embeddings: list[bytes] = []
 
 
 class Fault(Message, frozen=True):

@@ -45,7 +45,9 @@ def plan_of(
 
 
 def table(device: Device | None = None) -> SlotTable:
-    return SlotTable(4, 8, BLOCK, vocab_size=100, device=device or HostDevice(), max_num_tokens=32, hidden_size=8)
+    return SlotTable(
+        4, 8, BLOCK, vocab_size=100, device=device or HostDevice(), max_num_tokens=32, hidden_size=8
+    )
 
 
 def prepare(slots: SlotTable, plan: StepPlan) -> PreparedStep:

@@ -3,7 +3,7 @@
 import msgspec
 
 from pipeline.core.reasoning import ReasoningTags
-from pipeline.messages import SamplingParams
+from pipeline.messages import Pooling, SamplingParams
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -15,3 +15,5 @@ class Limits(msgspec.Struct, frozen=True):
     """What holds for requests that do not say otherwise."""
     reasoning: ReasoningTags | None = None
     """Between which tags the model reasons; None: nothing is split off."""
+    pooling: Pooling = "last"
+    """Of embeddings whose request does not say."""

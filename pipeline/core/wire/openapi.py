@@ -7,6 +7,7 @@ from typing import Any
 
 from pipeline.core.wire import sampling as bounds
 from pipeline.core.wire.chat import MAX_PIECES, ROLES
+from pipeline.core.wire.embeddings import FORMATS, MAX_INPUTS, POOLINGS
 from pipeline.core.wire.fields import INT64_MAX, INT64_MIN
 from pipeline.core.wire.limits import Limits
 from pipeline.core.wire.openapi_answers import RESPONSES, SCHEMAS
@@ -41,6 +42,7 @@ def document(limits: Limits, version: str) -> Schema:
                 "CompletionRequest": _body(_completion(limits), ["prompt"]),
                 "ChatRequest": _body(_chat(limits), ["messages"]),
                 "ResponseRequest": _response(limits),
+                "EmbeddingsRequest": _embeddings(limits),
                 "TokenizeRequest": _tokenize(limits),
                 "DetokenizeRequest": _body(
                     {"model": _model(limits), "tokens": _ids(limits, limits.max_model_len - 1)}, ["tokens"]
@@ -59,6 +61,7 @@ def _paths() -> Schema:
         "/v1/completions": {"post": _post("CompletionRequest", "Completion", generates, streams=True)},
         "/v1/chat/completions": {"post": _post("ChatRequest", "ChatCompletion", generates, streams=True)},
         "/v1/responses": {"post": _post("ResponseRequest", "Response", generates, streams=True)},
+        "/v1/embeddings": {"post": _post("EmbeddingsRequest", "Embeddings", generates)},
         "/v1/models": {"get": _get("Models", [])},
         "/v1/models/{id}": {"get": _get("Model", ["404"], path="id")},
         "/v1/requests/{id}": {
@@ -152,6 +155,22 @@ def _response(limits: Limits) -> Schema:
 
 
 _NOT_OF_RESPONSES = ("max_tokens", "n", "best_of", "stream_options")
+
+
+def _embeddings(limits: Limits) -> Schema:
+    shared = ("model", "truncate_prompt_tokens", "timings", "priority", "patience_ms", "user", "cache_salt")
+    text: Schema = {"type": "string", "minLength": 1}
+    ids = _ids(limits, limits.max_model_len)
+    several = {"type": "array", "items": {"anyOf": [text, ids]}, "minItems": 1, "maxItems": MAX_INPUTS}
+    mine = {
+        "input": {"anyOf": [text, ids, several]},
+        "encoding_format": _maybe({"enum": list(FORMATS)}),
+        "pooling": _maybe({"enum": list(POOLINGS)}),
+        "dimensions": {"type": "null"},
+        "normalize": _maybe({"const": True}),
+    }
+    generating = _generate(limits)
+    return _body({name: generating[name] for name in shared} | mine, ["input"])
 
 
 def _tokenize(limits: Limits) -> Schema:

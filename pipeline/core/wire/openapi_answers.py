@@ -45,6 +45,14 @@ _MESSAGE = _object(
 )
 _ENDED = _object({"status": {"enum": ["live", "cancelling", "ended"]}, "completion_tokens": _COUNT})
 
+_EMBEDDING = _object(
+    {
+        "object": {"const": "embedding"},
+        "index": _COUNT,
+        "embedding": {"anyOf": [_array({"type": "number"}), _TEXT]},
+    }
+)
+
 SCHEMAS: Schema = {
     "Usage": _USAGE,
     "Timings": _TIMINGS,
@@ -80,6 +88,15 @@ SCHEMAS: Schema = {
             "output": _array({"type": "object"}),
             "usage": {"type": ["object", "null"]},
         }
+    ),
+    "Embeddings": _object(
+        {
+            "object": {"const": "list"},
+            "data": _array(_EMBEDDING),
+            "model": _TEXT,
+            "usage": _object({"prompt_tokens": _COUNT, "total_tokens": _COUNT}),
+        },
+        timings=_ref("Timings"),
     ),
     "Model": _object(
         {"id": _TEXT, "object": _TEXT, "created": _COUNT, "owned_by": _TEXT, "max_model_len": _COUNT}
