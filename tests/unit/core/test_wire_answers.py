@@ -201,7 +201,7 @@ def test_an_error_ends_a_stream() -> None:
 
 
 def test_frames() -> None:
-    frames = Answered('a"', timings=False)
+    frames = Answered('a"', wanted()[0])
     assert msgspec.json.decode(frames.accepted()) == {"type": "accepted", "id": 'a"'}
     for text in TEXTS:
         expected = {"type": "delta", "id": 'a"', "text": text, "tokens": 4}
@@ -212,7 +212,7 @@ def test_frames() -> None:
         "finish_reason": "cancelled",
         "usage": USAGE,
     }
-    check_timings(msgspec.json.decode(Answered("a", timings=True).done(ended()))["timings"])
+    check_timings(msgspec.json.decode(Answered("a", wanted(timings=True)[0]).done(ended()))["timings"])
 
 
 def test_an_error_that_passes_says_when() -> None:
@@ -227,4 +227,4 @@ def test_error_frames() -> None:
         "id": None,
         "error": error_object(error),
     }
-    assert msgspec.json.decode(Answered("a", timings=False).error(error))["id"] == "a"
+    assert msgspec.json.decode(Answered("a", wanted()[0]).error(error))["id"] == "a"
