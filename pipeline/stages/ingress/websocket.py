@@ -29,7 +29,7 @@ from pipeline.stages.ingress.cors import Cors
 from pipeline.stages.ingress.grammars import GrammarDoor
 from pipeline.stages.ingress.intake import DRAINING, Arrival, Intake, LiveRequest
 from pipeline.stages.ingress.options import IngressOptions
-from pipeline.stages.ingress.patience import until_read
+from pipeline.stages.ingress.patience import unread_bytes, until_read
 from pipeline.stages.ingress.replies import traceparent_of
 
 _MAX_UNREAD_BYTES = 1 << 20
@@ -86,7 +86,7 @@ class Socket:
             self.transport.write(text_frame(payload))
 
     def buffered_bytes(self) -> int:
-        return self.transport.get_write_buffer_size()
+        return unread_bytes(self.transport)
 
 
 class WebsocketDoor:
