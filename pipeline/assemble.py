@@ -177,7 +177,7 @@ def runner_factory(blueprint: Blueprint, card: ModelCard) -> RunnerFactory:
     sample, sample_options = blueprint.classes["sample"], blueprint.options["sample"]
     spec: RunnerSpec | None = None
     if placement_of(options) == "process":
-        card = msgspec.structs.replace(card, tokenizer_json="", chat_template=None)
+        card = msgspec.structs.replace(card, chat_template=None)  # grammars go by the tokenizer
         words = RunnerWords(card, options, config.stages["sample"].use, msgspec.to_builtins(sample_options))
         server = config.server
         spec = RunnerSpec(OPENER, words.encoded(), workers, server.log_level, server.log_format)

@@ -17,7 +17,10 @@ def configure(level: str, form: Literal["text", "json"]) -> None:
     if form == "json":
         renderer = structlog.processors.JSONRenderer(serializer=_encode)
     else:
-        renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        renderer = structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(),
+            exception_formatter=structlog.dev.plain_traceback,  # the default one shows local variables
+        )
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,

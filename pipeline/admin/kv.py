@@ -1,13 +1,14 @@
 """The admin port and the prefix cache: its events as they happen (docs/kv-events.md), and its pins."""
 
 import asyncio
+from typing import Any
 
 import msgspec
 from aiohttp import web
 
 from pipeline.assemble import Pipeline
 from pipeline.core.kv_events import Event, KvEvents, token_ids_of
-from pipeline.core.wire.terms import tenant_of_key, tenant_of_user
+from pipeline.core.wire.terms import tenant_of_user
 from pipeline.errors import RequestError
 from pipeline.messages import ClearPins
 from pipeline.stages.ingress.replies import json_bytes
@@ -49,9 +50,13 @@ class KvApi:
         return web.Response(status=202)
 
     async def root(self, request: web.Request) -> web.Response:
-        """What the chains of the caller begin at: by his Authorization header or `user`, and `cache_salt`."""
+        """What the chains of the caller begin at: by his Authorization header or `user`, and `cache_salt`.
+
+        401 as at the door, where the server has keys.
+        """
         feed, query = self._feed(), request.query
-        key = tenant_of_key(request.headers.get("Authorization"))
+        ingress: Any = self._pipeline.stages["ingress"][0]
+        key: str = ingress.tenant_of(request.headers.get("Authorization"))
         tenant = key or tenant_of_user(query.get("user", ""))
         return json_bytes(_encode({"root": feed.root(tenant, query.get("cache_salt", ""))}))
 

@@ -61,7 +61,7 @@ class PlanRows:
                 retention.window,
                 retention.is_weighed,
                 sequence.num_prompt_tokens,
-                sequence.token_ids.copy() if sequence.sampling.counts_tokens else [],
+                sequence.token_ids.copy() if sequence.sampling.follows_tokens else [],
             )
         )
         sequence.num_told, sequence.dropped_cols = 0, []

@@ -297,6 +297,9 @@ class Scheduler:
             sequence = live.get(request_id)
             if sequence is None or sequence.epoch != epoch:
                 continue  # ended or preempted while this row was in flight
+            if token_id == NO_TOKEN:
+                self._finish(sequence, token_id, FinishReason.ERROR)
+                continue
             sequence.token_ids.append(token_id)
             if token_id in sequence.end_ids:
                 self._finish(sequence, token_id, FinishReason.STOP)

@@ -1,7 +1,7 @@
 """What the device side remembers of each slot, and how a StepPlan becomes the tensors of a step."""
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -9,14 +9,18 @@ from torch import Tensor
 
 from pipeline.gpu.api import StepInputs
 from pipeline.gpu.device import Completion, Device
+from pipeline.gpu.grammar_slots import Constrained, GrammarSlots
 from pipeline.gpu.graphs import NO_GRAPHS, DecodeGraphs, GraphShape
 from pipeline.gpu.kv.block_weights import BlockWeights
 from pipeline.gpu.kv.contexts import Contexts
 from pipeline.gpu.logprobs import AskedLogprobs
 from pipeline.gpu.sampling import SamplingRows
+from pipeline.gpu.sampling_columns import RULES, Columns
 from pipeline.gpu.sampling_slots import SamplingSlots
+from pipeline.gpu.slot_rules import Words
 from pipeline.gpu.step_buffer import new_buffer
 from pipeline.gpu.step_rows import Ints, StepRows, no_rows, rows_of
+from pipeline.grammar import CompiledGrammars
 from pipeline.messages import NO_TOKEN, StepPlan
 
 TOKEN_BYTES = 32
@@ -54,6 +58,8 @@ class PreparedStep:
     """[R] int64: slots of the sampled tokens."""
     asked: AskedLogprobs | None
     """Who of the R is to be told how probable his token was; None: nobody."""
+    constrained: Constrained | None
+    """Which of the R grammars constrain: their masks are not in `rows` yet."""
     weighing: Weighing
     shape: GraphShape | None
     """Of the graph that it is laid out for; None: it runs kernel by kernel."""
@@ -63,10 +69,11 @@ class SlotTable:
     """Per-slot state, [max_num_seqs, ...]: block tables and sampling columns in host memory, the last sampled
     token on the device. A plan that admits a sequence to a slot replaces its state.
 
-    For a step: `prepare`, `send`, what it computes, `remember`, `weigh` and `guard`.
+    For a step: `prepare`, `send`, the forward pass, `constrain`, sampling, `remember`, `weigh`, `launched`.
 
     Args:
         max_num_tokens: of a step.
+        grammars: None: no request has one.
     """
 
     def __init__(
@@ -77,6 +84,7 @@ class SlotTable:
         vocab_size: int,
         device: Device,
         max_num_tokens: int,
+        grammars: CompiledGrammars | None = None,
     ) -> None:
         self._block_size = block_size
         self._torch_device = device.torch_device
@@ -84,6 +92,7 @@ class SlotTable:
         self._contexts = Contexts(max_num_seqs, block_size)
         self._weights = BlockWeights(max_num_seqs, max_blocks, self._torch_device)
         self._sampling = SamplingSlots(max_num_seqs, vocab_size, self._torch_device)
+        self._grammars = GrammarSlots(vocab_size, grammars)
         self._last_token = torch.zeros(max_num_seqs, dtype=torch.int64, device=self._torch_device)
         row_bytes = ROW_BYTES + max_blocks * self._block_tables.itemsize
         self._buffer = new_buffer(
@@ -93,6 +102,7 @@ class SlotTable:
     def prepare(self, plan: StepPlan, graphs: DecodeGraphs = NO_GRAPHS) -> PreparedStep:
         """Apply the plan's admissions and block changes, then lay its rows out; for a graph if one fits."""
         self._sampling.admit(plan.admitted)
+        self._grammars.admit(plan.admitted)
         self._contexts.apply(plan, self._block_tables)
         self._block_tables[plan.block_slots, plan.block_cols] = plan.block_ids
         rows = rows_of(plan, self._contexts.num_dropped, self._block_tables, self._block_size)
@@ -127,6 +137,17 @@ class SlotTable:
         last = self._last_token.index_select(0, token_slots)
         torch.where(token_ids == NO_TOKEN, last, token_ids, out=token_ids)
 
+    def constrain(self, step: PreparedStep) -> tuple[SamplingRows, list[int]]:
+        """The step's rows with the masks of their grammars; which of the R have failed, and sample anything.
+        Waits for earlier steps where a grammar must know what they sampled.
+        """
+        if step.constrained is None:
+            return step.rows, []
+        assert step.rows.rules is not None, "who has a grammar has rules"
+        words, failed = self._grammars.masks(step.constrained)
+        mask = torch.from_numpy(words).to(self._torch_device)
+        return replace(step.rows, rules=replace(step.rows.rules, mask=mask)), failed
+
     def remember(self, step: PreparedStep, token_ids: Tensor) -> None:
         """Keep the step's sampled tokens [R] as their slots' next input; count them where that is asked."""
         self._last_token.index_copy_(0, step.sample_slots, token_ids)
@@ -141,9 +162,15 @@ class SlotTable:
             self._weights.add(mass, *added)
         return None if asked is None else self._weights.of(asked, step.inputs.block_tables.shape[1])
 
-    def guard(self, completion: Completion) -> None:
-        """Of the step that was sent last."""
+    def launched(self, step: PreparedStep, completion: Completion) -> None:
+        """It was the one that was sent last."""
         self._buffer.guard(completion)
+        if step.constrained is not None:
+            self._grammars.sampled(step.constrained, completion)
+
+    def forget(self) -> None:
+        """No step in flight will be done."""
+        self._grammars.forget()
 
     def _lay_out(
         self, rows: StepRows, plan: StepPlan, weighed: Ints, shape: GraphShape | None
@@ -153,6 +180,7 @@ class SlotTable:
         inputs, token_slots = self._put(rows, shape, has_mass=bool(weighed.size))
         sample_slots, last = rows.slots[rows.sampling], rows.ends[rows.sampling] - 1
         columns = self._sampling.columns(sample_slots, rows.positions[last])
+        constrained = self._constrained(sample_slots, columns)
         asking = self._sampling.asked_logprobs(sample_slots)
         return PreparedStep(
             inputs=inputs,
@@ -161,9 +189,20 @@ class SlotTable:
             rows=self._sampling.rows({name: put(column) for name, column in columns.items()}),
             sample_slots=put(sample_slots),
             asked=self._sampling.asked(sample_slots, asking, put(asking)) if asking.size else None,
+            constrained=constrained,
             weighing=self._weighing(plan, rows.slots, weighed),
             shape=shape,
         )
+
+    def _constrained(self, slots: Ints, columns: Columns) -> Constrained | None:
+        """Their mask is made later, and is not sent with the columns."""
+        if RULES + "rows" not in columns:
+            return None
+        mask = cast(Words | None, columns.get(RULES + "mask"))
+        constrained = self._grammars.constrained(slots, cast(Ints, columns[RULES + "rows"]), mask)
+        if constrained is not None:
+            columns.pop(RULES + "mask", None)
+        return constrained
 
     def _put(
         self, rows: StepRows, shape: GraphShape | None, has_mass: bool = False

@@ -1,12 +1,13 @@
 """A step that was launched: what the sample stage gets of it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import compress
 
 from pipeline.gpu.device import Completion
 from pipeline.gpu.kv.block_weights import least
 from pipeline.gpu.logprobs import AskedLogprobs, DeviceLogprobs
-from pipeline.messages import Logprobs, StepPlan
+from pipeline.messages import NO_TOKEN, Logprobs, StepPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,11 +17,13 @@ class LaunchedStep:
     Args:
         completion: its results are token ids, then logprobs where `asked`, then the weights that the plan's
             questions are answered from, where it has any.
+        failed: which of the sampling rows have no token, since their grammar has failed.
     """
 
     plan: StepPlan
     completion: Completion
     asked: AskedLogprobs | None = None
+    failed: Sequence[int] = ()
 
     @property
     def begin_ns(self) -> int:
@@ -35,6 +38,8 @@ class LaunchedStep:
 
     def token_ids_sync(self) -> list[int]:
         token_ids: list[int] = self.completion.results_sync()[0].tolist()
+        for row in self.failed:
+            token_ids[row] = NO_TOKEN
         return token_ids
 
     def drops_sync(self) -> list[list[int]]:

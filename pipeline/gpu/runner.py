@@ -32,8 +32,10 @@ from pipeline.gpu.memory.free import free_host_bytes
 from pipeline.gpu.memory.rehearsal import Rehearsal, Shape, measure_blocks
 from pipeline.gpu.memory.sizing import check_kv_memory, count_host_blocks, disk_kv_bytes, graph_budget_bytes
 from pipeline.gpu.options import RunnerOptions
-from pipeline.gpu.sampling import SamplingOp
+from pipeline.gpu.sampling import SamplingOp, SamplingRows
 from pipeline.gpu.weights.blocks import Weight
+from pipeline.grammar import CompiledGrammars, is_installed
+from pipeline.grammar.library import TokenizerSpec
 from pipeline.messages import DeviceReady, StepHandle, StepPlan
 
 STAGING_BLOCKS = 256
@@ -81,7 +83,8 @@ class Runner:
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> StepHandle:
         """Queue one step, which on the CPU is done when this returns. Waits for nothing on the device, unless
-        the sampling op, the reference's attention, or the admission of a sequence with penalties does.
+        the sampling op, the reference's attention, the admission of a sequence with penalties, or a grammar
+        does: its row needs the token of the step before.
         """
         with self._device.active():
             step = self._slots.prepare(plan, self._graphs)
@@ -89,12 +92,13 @@ class Runner:
             self._host_kv.copy(plan)
             self._slots.send(step)
             logits = self._forward(step)
-            token_ids, logprobs = self._sample(logits, step)
+            rows, failed = self._slots.constrain(step)
+            token_ids, logprobs = self._sample(logits, step, rows)
             weights = self._slots.weigh(step)
             results = [token_ids, *(logprobs or ()), *(() if weights is None else (weights,))]
             completion = self._device.finish(results)
-        self._slots.guard(completion)
-        return LaunchedStep(plan, completion, step.asked)
+        self._slots.launched(step, completion)
+        return LaunchedStep(plan, completion, step.asked, failed)
 
     @torch.inference_mode()
     def capture_graphs(self) -> None:
@@ -140,6 +144,7 @@ class Runner:
         anew, which replaces what their slots held. What is on disk is told anew. Raises what the device
         raises, if it has not got over it.
         """
+        self._slots.forget()
         self._device.wait_sync()
         gc.collect()
         if self._capacity.device == "cuda":
@@ -162,11 +167,13 @@ class Runner:
             return self._model.forward(step.inputs, self._kv_cache)
         return self._graphs.replay(step.shape)[: step.sample_slots.shape[0]]
 
-    def _sample(self, logits: Tensor, step: PreparedStep) -> tuple[Tensor, DeviceLogprobs | None]:
+    def _sample(
+        self, logits: Tensor, step: PreparedStep, rows: SamplingRows
+    ) -> tuple[Tensor, DeviceLogprobs | None]:
         """[R], and of those rows that asked."""
         if not logits.shape[0]:
             return self._no_tokens, None
-        token_ids = self._sampling_op(logits, step.rows)
+        token_ids = self._sampling_op(logits, rows)
         self._slots.remember(step, token_ids)
         asked = step.asked
         return token_ids, None if asked is None else logprobs_of(logits, token_ids, asked.rows_on_device)
@@ -196,7 +203,7 @@ def load_runner(
     from pipeline.gpu.weights.load import FileWeights  # a runner over given weights needs no file formats
 
     weights, evidence = FileWeights(card), find_evidence(card)
-    parts = (sampling_op, clock, evidence, num_workers, weights_id(card))
+    parts = (sampling_op, clock, evidence, num_workers, weights_id(card), _grammars(card))
     return build_runner(card.architecture, weights, options, *parts)
 
 
@@ -210,11 +217,13 @@ def build_runner(
     evidence: Mapping[str, Evidence] = NO_EVIDENCE,
     num_workers: int = 1,
     model_id: str = "",
+    grammars: CompiledGrammars | None = None,
 ) -> Runner:
     """As load_runner, with the weights given, under their Hugging Face names.
 
     Args:
         model_id: stands for the weights: KV on disk is of use to the same ones only.
+        grammars: None: no request may have one.
     """
     max_model_len = _max_model_len(architecture, options)
     device = open_device(options.device, clock)
@@ -224,7 +233,7 @@ def build_runner(
         torch.set_num_threads(options.num_threads)
     dtype = torch.float32 if options.dtype == "float32" else torch.bfloat16
     opened = open_model(architecture, weights, options, dtype, device.torch_device, evidence)
-    parts = _Parts(architecture, options, opened, device, max_model_len, sampling_op, clock)
+    parts = _Parts(architecture, options, opened, device, max_model_len, sampling_op, clock, grammars)
     num_blocks = measure_blocks(
         options,
         device.torch_device,
@@ -257,6 +266,7 @@ class _Parts:
     max_model_len: int
     sampling_op: Callable[[], SamplingOp]
     clock: Clock
+    grammars: CompiledGrammars | None
 
     @property
     def max_blocks(self) -> int:
@@ -327,12 +337,19 @@ class _Parts:
     def _new_slots(self, device: Device) -> SlotTable:
         options = self.options
         sizes = (options.max_num_seqs, self.max_blocks, options.block_size, self.architecture.vocab_size)
-        return SlotTable(*sizes, device, options.max_num_batched_tokens)
+        return SlotTable(*sizes, device, options.max_num_batched_tokens, self.grammars)
 
     def _new_op(self) -> SamplingOp:
         op, faster = self.sampling_op(), self.opened.sampler
         is_built_in = type(op) is SamplingOp  # a subclass filters in its own way
         return faster if faster is not None and is_built_in else op
+
+
+def _grammars(card: ModelCard) -> CompiledGrammars | None:
+    """None: the extra is not installed, or the card has no tokenizer, as in tools that need none."""
+    if not (is_installed() and card.tokenizer_json and card.eos_ids):
+        return None
+    return CompiledGrammars(TokenizerSpec(card.tokenizer_json, card.architecture.vocab_size, card.eos_ids))
 
 
 def _max_model_len(architecture: Architecture, options: RunnerOptions) -> int:

@@ -42,8 +42,9 @@ class SeenTokens:
         place = int(self.places[slot])
         ids = torch.tensor(token_ids, dtype=torch.int64).to(self._device)
         output = ids[num_prompt_tokens:]
-        self.counts[place] = torch.bincount(output, minlength=self.counts.shape[1]) * 2
-        self.counts[place, ids[:num_prompt_tokens]] |= 1
+        counts = self.counts[place].zero_()  # bincount would wait for the device
+        counts.index_add_(0, output, torch.full_like(output, 2, dtype=torch.int32))
+        counts[ids[:num_prompt_tokens]] |= 1
         self.tails[place] = ANY
         if tail := min(TAIL, output.shape[0]):
             self.tails[place, -tail:] = output[-tail:].to(torch.int32)

@@ -101,7 +101,7 @@ def mask_of(allowed_ids: tuple[int, ...] | list[int], vocab_size: int) -> Words:
 
 def _has_rules(sampling: SamplingParams) -> bool:
     return (
-        sampling.counts_tokens
+        sampling.follows_tokens
         or bool(sampling.logit_bias or sampling.allowed_token_ids or sampling.bad_token_ids)
         or bool(sampling.min_tokens and sampling.end_ids)
         or sampling.min_p > 0

@@ -44,6 +44,7 @@ from pipeline.messages.requests import (
 from pipeline.messages.sampling import (
     MAX_BAD_WORD_IDS,
     MAX_LOGPROBS,
+    Grammar,
     Logprobs,
     SamplingParams,
     SpelledLogprobs,
@@ -82,6 +83,7 @@ __all__ = [
     "DropQuestion",
     "FinishReason",
     "GenerateRequest",
+    "Grammar",
     "Grant",
     "Logprobs",
     "LogprobsSink",

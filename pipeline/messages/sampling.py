@@ -1,6 +1,6 @@
 """How one request's tokens are chosen, and what is told of how probable they were."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from pipeline.messages.parts import Message
 
@@ -9,6 +9,14 @@ MAX_LOGPROBS = 20
 
 MAX_BAD_WORD_IDS = 16
 """Token ids of a bad word."""
+
+
+class Grammar(Message, frozen=True):
+    """What the output must be."""
+
+    kind: Literal["json", "regex", "choice", "lark"]
+    text: str
+    """A JSON Schema; a regular expression; a JSON list of texts; a grammar in Lark's notation."""
 
 
 class SamplingParams(Message, frozen=True):
@@ -68,12 +76,20 @@ class SamplingParams(Message, frozen=True):
     unstopped: tuple[str, str, bool] | None = None
     """Tags between which no stop string is looked for: the text before the answer, in which a model reasons.
     Opening, closing, and whether the text begins inside."""
+    grammar: Grammar | None = None
+    """No token is chosen after which the output could not become what it says; the end only where it is. It
+    goes before all that bans tokens, where that leaves none."""
     logprobs: int | None = None
     """Tell how probable each token was, and the so many most probable, up to MAX_LOGPROBS; None: do not."""
 
     @property
+    def follows_tokens(self) -> bool:
+        """The device must know which tokens came before."""
+        return self.counts_tokens or self.grammar is not None
+
+    @property
     def counts_tokens(self) -> bool:
-        """Some of it depends on which tokens came before: Admitted.token_ids."""
+        """Some of it depends on how often tokens came before."""
         return (
             self.presence_penalty != 0
             or self.frequency_penalty != 0

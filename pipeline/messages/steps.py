@@ -25,7 +25,7 @@ class Admitted(Message, frozen=True):
     num_prompt_tokens: int = 0
     """Tokens of it from this position on are output."""
     token_ids: list[int] = []
-    """Prompt and output so far, where sampling.counts_tokens; else empty. The device counts what it samples
+    """Prompt and output so far, where sampling.follows_tokens; else empty. The device counts what it samples
     in the slot from then on itself."""
 
 
@@ -93,7 +93,9 @@ class StepHandle(Protocol):
     def is_ready(self) -> bool: ...
 
     def token_ids_sync(self) -> list[int]:
-        """One token id per row whose `samples` is True, in row order. Waits for the device."""
+        """One token id per row whose `samples` is True, in row order; NO_TOKEN: its grammar has failed, which
+        ends the request with an error. Waits for the device.
+        """
         ...
 
     def drops_sync(self) -> list[list[int]]:
@@ -117,6 +119,7 @@ class SampledBatch(Message, frozen=True):
     request_ids: list[int]
     epochs: list[int]
     token_ids: list[int]
+    """NO_TOKEN: the row ends its sequence with an error."""
     times_ns: tuple[int, int, int, int, int]
     """planned, device begin, device end, taken by sample, sent by sample."""
     drops: list[list[int]] = []

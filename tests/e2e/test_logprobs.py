@@ -13,7 +13,16 @@ from pipeline.checkpoint.model import describe
 from tests.e2e.world import serving
 from tests.tiny_models import write_folder
 
-DEVICE = '[device]\ndevice = "cpu"\nbackend = "torch"\ndtype = "float32"\nnum_blocks = 100\n'
+DEVICE = """
+[device]
+device = "cpu"
+placement = "thread"
+backend = "torch"
+dtype = "float32"
+num_blocks = 100
+max_num_seqs = 4
+max_num_batched_tokens = 64
+"""
 PLAIN = {"temperature": 1, "seed": 5, "max_tokens": 9, "logprobs": 2, "prompt": "hello"}
 CHAT = {
     "messages": [{"role": "user", "content": "hi"}],

@@ -90,6 +90,41 @@ def test_logprobs(fake_card: ModelCard) -> None:
     run(fake_card, talk)
 
 
+def test_responses(fake_card: ModelCard) -> None:
+    def talk(client: openai.OpenAI) -> None:
+        asked: Any = {
+            "model": "fake",
+            "input": "Say it",
+            "instructions": "Be brief.",
+            "extra_body": {"seed": 1},
+        }
+        whole = client.responses.create(**asked, max_output_tokens=60, store=False)
+        assert (whole.output_text, whole.status) == (TEXT, "completed")
+        assert whole.usage is not None and whole.usage.total_tokens > whole.usage.output_tokens > 0
+        cut = client.responses.create(**asked, max_output_tokens=5)
+        assert (cut.output_text, cut.status) == (TEXT[:5], "incomplete")
+        assert cut.incomplete_details is not None and cut.incomplete_details.reason == "max_output_tokens"
+        with client.responses.stream(**asked, max_output_tokens=60) as stream:
+            events = list(stream)
+            assert stream.get_final_response().output_text == TEXT
+        kinds = [event.type for event in events]
+        assert kinds[0] == "response.created" and kinds[-1] == "response.completed"
+        assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == TEXT
+        said: Any = [
+            {"role": "user", "content": [{"type": "input_text", "text": "Say it"}]},
+            *(item.to_dict() for item in whole.output),
+            {"role": "user", "content": "And again"},
+        ]
+        again = client.responses.create(model="fake", input=said, extra_body={"seed": 2})
+        assert again.output_text == "Two."
+        for field, value in {"previous_response_id": "resp-1", "store": True, "tools": [{}]}.items():
+            with pytest.raises(openai.BadRequestError) as refused:
+                client.responses.create(model="fake", input="a", extra_body={field: value})
+            assert refused.value.param == field
+
+    run(fake_card, talk)
+
+
 def test_error_classes(fake_card: ModelCard, tmp_path: Path) -> None:
     keys = tmp_path / "keys.toml"
     keys.write_text(f'[ann]\nsha256 = "{fingerprint("ann")}"\nrequests_per_min = 3\n')

@@ -18,10 +18,12 @@ from tests.tiny_models import TOKENS, write_folder
 DEVICE = """
 [device]
 device = "cpu"
+placement = "thread"
 backend = "torch"
 dtype = "float32"
 num_blocks = {num_blocks}
 max_num_seqs = 16
+max_num_batched_tokens = 64
 """
 EOS, LETTERS = 2, [TOKENS.index(letter) for letter in "abcdefgh"]
 

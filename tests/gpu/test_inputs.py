@@ -158,7 +158,7 @@ def test_a_device_with_memory_of_its_own_gets_the_same_values(seed: int) -> None
         with device.active():
             step = there.prepare(plan, graphs)
             there.send(step)
-            there.guard(device.finish([]))
+            there.launched(step, device.finish([]))
         assert values_of(step) == values_of(expected)
         sampled = torch.randint(100, expected.sample_slots.shape)
         for slots, each in ((here, expected), (there, step)):

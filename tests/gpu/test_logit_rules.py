@@ -136,3 +136,31 @@ def test_nobody_pays_where_nobody_asks() -> None:
     assert slots.asked_logprobs(np.array([0, 2])).size == 0
     admit(slots, 1, SamplingParams(), History([1], []))  # the slot is taken over
     assert sorted(slots.columns(np.array([1]), np.array([0]))) == sorted(columns)
+
+
+def greedy(
+    op: SamplingOp, history: History, logits: torch.Tensor, num_tokens: int, **fields: Any
+) -> list[int]:
+    """What one sequence says when every step has the same logits."""
+    slots, output = SamplingSlots(2, VOCAB, CPU), []
+    admit(slots, 1, SamplingParams(temperature=0.0, **fields), history)
+    for step in range(num_tokens):
+        output += sampled(op, slots, [1], [history.position + step], logits)
+    return output
+
+
+def test_presence_is_of_the_output_and_repetition_of_the_prompt_too(op: SamplingOp) -> None:  # trap 29
+    logits = torch.full((1, VOCAB), -9.0)
+    logits[0, :3] = torch.tensor([3.0, 2.5, 2.25])
+    prompt = History([0, 1], [])
+    assert greedy(op, prompt, logits, 4, presence_penalty=1.0) == [0, 1, 2, 0]
+    assert greedy(op, prompt, logits, 4, frequency_penalty=0.4) == [0, 0, 1, 2]
+    assert greedy(op, prompt, logits, 3, repetition_penalty=2.0) == [2, 0, 0]
+
+
+def test_a_bad_word_is_stopped_at_its_last_token(op: SamplingOp) -> None:
+    logits = torch.full((1, VOCAB), -9.0)
+    logits[0, 4:7] = torch.tensor([1.0, 0.5, 0.25])
+    bad = ((4, 4, 4, 4), (4, 4, 4, 5), (5, 6))
+    assert greedy(op, History([4, 4, 4], []), logits, 8, bad_token_ids=bad) == [4, 4, 4, 6, 4, 4, 4, 6]
+    assert greedy(op, History([1], [4, 4]), logits, 3, bad_token_ids=((4, 4, 4), (5, 4))) == [5, 5, 5]

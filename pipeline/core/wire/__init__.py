@@ -4,7 +4,7 @@ Knows no sockets, no clock and no model: what it must know of the server comes a
 """
 
 from pipeline.core.wire.answered import Answered
-from pipeline.core.wire.answers import Answer, ChatAnswer, CompletionAnswer
+from pipeline.core.wire.answers import AnswerShape, ChatAnswer, CompletionAnswer
 from pipeline.core.wire.choices import Result, StreamShape
 from pipeline.core.wire.faults import (
     SERVER_ERROR,
@@ -28,18 +28,20 @@ from pipeline.core.wire.frames import (
 from pipeline.core.wire.limits import Limits
 from pipeline.core.wire.replay import Replay
 from pipeline.core.wire.requests import Wanted, parse_chat, parse_completion, wanted_of
+from pipeline.core.wire.responses import ResponseAnswer, parse_response
 from pipeline.core.wire.terms import bearer_of, tenant_of_key
 from pipeline.core.wire.tokens import parse_detokenize, parse_tokenize
 
 __all__ = [
     "SERVER_ERROR",
-    "Answer",
+    "AnswerShape",
     "Answered",
     "ChatAnswer",
     "CompletionAnswer",
     "Frame",
     "Limits",
     "Replay",
+    "ResponseAnswer",
     "Result",
     "Resumption",
     "StreamShape",
@@ -58,6 +60,7 @@ __all__ = [
     "parse_frame",
     "parse_grant",
     "parse_resume",
+    "parse_response",
     "parse_tokenize",
     "pong_frame",
     "take_traceparent",

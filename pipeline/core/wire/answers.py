@@ -2,13 +2,15 @@
 
 from abc import ABC
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import msgspec
 
-from pipeline.core.wire.choices import ChatChoice, CompletionChoice, Result
+from pipeline.core.wire.choices import ChatChoice, CompletionChoice, Result, StreamShape
+from pipeline.core.wire.faults import error_event
 from pipeline.core.wire.requests import Wanted
 from pipeline.core.wire.usage import timings_of, usage_of
+from pipeline.errors import RequestError
 from pipeline.messages import Completion
 
 _encode = msgspec.json.Encoder().encode
@@ -17,8 +19,29 @@ PING = b": ping\n\n"
 """A comment, which a client must ignore (WHATWG HTML 9.2.6)."""
 
 
+class AnswerShape(Protocol):
+    """How one HTTP request is answered."""
+
+    id: str
+
+    @property
+    def choices(self) -> Sequence[StreamShape]: ...
+
+    def end(self, completions: Sequence[Completion]) -> bytes:
+        """What ends a stream once all choices have finished."""
+        ...
+
+    def fail(self, error: RequestError) -> bytes:
+        """What ends a stream that has begun and failed."""
+        ...
+
+    def whole(self, results: Sequence[Result]) -> bytes:
+        """The body of an answer that is not streamed."""
+        ...
+
+
 class Answer(ABC):
-    """To one HTTP request, whose choices are `wanted`, in the order of their indices.
+    """Implements AnswerShape. To one HTTP request, whose choices are `wanted`, in the order of their indices.
 
     Args:
         key: with ID_PREFIX, the answer's id.
@@ -53,6 +76,9 @@ class Answer(ABC):
         if not self._wanted.include_usage:
             return _DONE
         return self._head + b'],"usage":' + _encode(self._usage(completions)) + b"}\n\n" + _DONE
+
+    def fail(self, error: RequestError) -> bytes:
+        return error_event(error)
 
     def whole(self, results: Sequence[Result]) -> bytes:
         """The body of an answer that is not streamed. Timings are those of the first choice."""

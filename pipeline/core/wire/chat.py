@@ -1,6 +1,6 @@
 """Chat messages of a request body: roles and text. What a template makes of them is tokenize's matter."""
 
-from pipeline.core.wire.fields import Fields, wrong
+from pipeline.core.wire.fields import Fields, wrong, wrong_content
 from pipeline.errors import RequestError
 from pipeline.messages import ChatMessage
 
@@ -25,7 +25,7 @@ _NEUTRAL = {
 def parse_messages(value: object) -> list[ChatMessage]:
     """`messages` of a body. Raises RequestError that names the message by its index."""
     if not isinstance(value, list) or not value:
-        raise wrong("messages", "a list of at least one message", value)
+        raise wrong_content("messages", "a list of at least one message", value)
     if len(value) > MAX_PIECES or len(value) + sum(map(_num_parts, value)) > MAX_PIECES:
         raise wrong("messages", f"at most {MAX_PIECES} messages and text parts together", value)
     return [_message(index, item) for index, item in enumerate(value)]
@@ -39,7 +39,7 @@ def _num_parts(item: object) -> int:
 def _message(index: int, item: object) -> ChatMessage:
     path = f"messages[{index}]"
     if not isinstance(item, dict):
-        raise wrong(path, "an object with role and content", item)
+        raise wrong_content(path, "an object with role and content", item)
     fields = Fields(item, path + ".")
     role = fields.take("role")
     if not isinstance(role, str) or role not in ROLES:
@@ -53,13 +53,13 @@ def _content(name: str, value: object) -> str:
     if isinstance(value, str):
         return value
     if not isinstance(value, list) or not value:
-        raise wrong(name, "a string or a list of text parts", value)
+        raise wrong_content(name, "a string or a list of text parts", value)
     return "".join(_part(f"{name}[{index}]", item) for index, item in enumerate(value))
 
 
 def _part(name: str, item: object) -> str:
     if not isinstance(item, dict):
-        raise wrong(name, 'an object {"type": "text", "text": ...}', item)
+        raise wrong_content(name, 'an object {"type": "text", "text": ...}', item)
     fields = Fields(item, name + ".")
     kind = fields.take("type")
     if kind != "text":

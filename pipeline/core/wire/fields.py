@@ -29,7 +29,8 @@ def decode_object(data: bytes | str) -> dict[str, object]:
     except (msgspec.DecodeError, ValueError) as error:
         raise invalid(_located(error, len(data))) from None
     if not isinstance(value, dict):
-        raise invalid(f"a JSON object is expected, but this is {shown(value)}")
+        what = "a string" if isinstance(value, str) else shown(value)
+        raise invalid(f"a JSON object is expected, but this is {what}")
     return value
 
 
@@ -46,6 +47,13 @@ def invalid(message: str) -> RequestError:
 def wrong(name: str, expected: str, value: object, code: str | None = "invalid_value") -> RequestError:
     """Field `name` must be `expected`, but is `value`."""
     return RequestError(f"'{name}' must be {expected}, but is {shown(value)}.", param=name, code=code)
+
+
+def wrong_content(name: str, expected: str, value: object) -> RequestError:
+    """The same of what a model would read: a text is not repeated."""
+    if not isinstance(value, str):
+        return wrong(name, expected, value)
+    return RequestError(f"'{name}' must be {expected}, but is a string.", param=name, code="invalid_value")
 
 
 def shown(value: object) -> str:

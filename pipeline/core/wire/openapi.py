@@ -41,6 +41,7 @@ def document(limits: Limits, version: str) -> Schema:
             | {
                 "CompletionRequest": _body(_completion(limits), ["prompt"]),
                 "ChatRequest": _body(_chat(limits), ["messages"]),
+                "ResponseRequest": _response(limits),
                 "TokenizeRequest": _tokenize(limits),
                 "DetokenizeRequest": _body(
                     {"model": _model(limits), "tokens": _ids(limits, limits.max_model_len - 1)}, ["tokens"]
@@ -58,6 +59,7 @@ def _paths() -> Schema:
     return {
         "/v1/completions": {"post": _post("CompletionRequest", "Completion", generates, streams=True)},
         "/v1/chat/completions": {"post": _post("ChatRequest", "ChatCompletion", generates, streams=True)},
+        "/v1/responses": {"post": _post("ResponseRequest", "Response", generates, streams=True)},
         "/v1/models": {"get": _get("Models", [])},
         "/v1/models/{id}": {"get": _get("Model", ["404"], path="id")},
         "/v1/requests/{id}": {
@@ -125,6 +127,32 @@ def _chat(limits: Limits) -> Schema:
         "logprobs": _flag(),
         "top_logprobs": _integer(0, MAX_LOGPROBS),
     }
+
+
+def _response(limits: Limits) -> Schema:
+    fields = {name: schema for name, schema in _generate(limits).items() if name not in _NOT_OF_RESPONSES}
+    kind = {"enum": ["input_text", "output_text", "text"]}
+    part = _body({"type": kind, "text": {"type": "string"}}, ["type", "text"])
+    content = {"anyOf": [{"type": "string"}, {"type": "array", "items": part, "minItems": 1}]}
+    spoken = {"type": _maybe({"const": "message"}), "role": {"enum": list(ROLES)}, "content": content}
+    message = _body(spoken, ["role", "content"])
+    messages = {"type": "array", "items": message, "minItems": 1}
+    mine = {
+        "input": {"anyOf": [{"type": "string"}, messages]},
+        "instructions": {"type": ["string", "null"]},
+        "max_output_tokens": _integer(1, limits.max_model_len),
+        "store": _maybe({"const": False}),
+        "background": _maybe({"const": False}),
+        "metadata": _maybe({"type": "object", "maxProperties": 0}),
+        "tools": _maybe({"type": "array", "maxItems": 0}),
+        "tool_choice": _maybe({"enum": ["none", "auto"]}),
+        "parallel_tool_calls": _flag(),
+        "truncation": _maybe({"const": "disabled"}),
+    }
+    return _body(fields | mine, ["input"])
+
+
+_NOT_OF_RESPONSES = ("max_tokens", "n", "best_of", "stream_options")
 
 
 def _tokenize(limits: Limits) -> Schema:

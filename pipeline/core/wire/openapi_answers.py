@@ -70,6 +70,17 @@ SCHEMAS: Schema = {
         },
         timings=_ref("Timings"),
     ),
+    "Response": _object(
+        {
+            "id": _TEXT,
+            "object": {"const": "response"},
+            "created_at": _COUNT,
+            "model": _TEXT,
+            "status": {"enum": ["in_progress", "completed", "incomplete", "failed"]},
+            "output": _array({"type": "object"}),
+            "usage": {"type": ["object", "null"]},
+        }
+    ),
     "Model": _object(
         {"id": _TEXT, "object": _TEXT, "created": _COUNT, "owned_by": _TEXT, "max_model_len": _COUNT}
     ),

@@ -1,6 +1,6 @@
 """The field `prompt` of a completion, which may hold several, and how many answers each gets."""
 
-from pipeline.core.wire.fields import Fields, wrong
+from pipeline.core.wire.fields import Fields, wrong, wrong_content
 from pipeline.core.wire.limits import Limits
 from pipeline.errors import RequestError
 
@@ -72,6 +72,6 @@ def _token_ids(value: list[object], limits: Limits, name: str, *, is_truncated: 
     ids: list[int] = []
     for item in value:
         if type(item) is not int or not 0 <= item <= last:
-            raise wrong(name, f"a list of token ids from 0 to {last}", item)
+            raise wrong_content(name, f"a list of token ids from 0 to {last}", item)
         ids.append(item)
     return ids

@@ -1,5 +1,7 @@
 """Request bodies: what a client may ask, checked here and trusted from here on."""
 
+from collections.abc import Mapping
+
 import msgspec
 from msgspec.structs import replace
 
@@ -9,6 +11,7 @@ from pipeline.core.wire.fields import INT64_MIN, Fields, decode_object, wrong
 from pipeline.core.wire.limits import Limits
 from pipeline.core.wire.prompts import check_prompt, echo_of, parse_n, split_prompts
 from pipeline.core.wire.sampling import parse_sampling
+from pipeline.core.wire.structured import parse_structured, under_grammar
 from pipeline.core.wire.terms import parse_terms
 from pipeline.errors import RequestError
 from pipeline.messages import ChatMessage, SamplingParams, Terms
@@ -21,7 +24,6 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "length_penalty": (1,),
     "n": (1,),
     "prompt_logprobs": (),
-    "response_format": ({"type": "text"},),
     "suffix": ("",),
     "tool_choice": ("none",),
     "tools": ([],),
@@ -52,6 +54,8 @@ class Wanted(msgspec.Struct, frozen=True):
     """What its text begins with."""
     reasoning: ReasoningTags | None = None
     """Between which tags the model reasons, if that is to be split off."""
+    grammar_field: str = ""
+    """Which field sampling.grammar is from."""
     flush_tokens: int = 0
     flush_ms: float = 0.0
     """How its text may be merged on its way, where that is coarser than the server's rule."""
@@ -109,6 +113,17 @@ def _chat(fields: Fields, limits: Limits, fresh_seed: int, messages: object) -> 
     return replace(wanted, sampling=replace(wanted.sampling, unstopped=unstopped), reasoning=tags)
 
 
+def wanted_chat(
+    fields: Fields,
+    limits: Limits,
+    fresh_seed: int,
+    chat: list[ChatMessage],
+    neutral: Mapping[str, tuple[object, ...]],
+) -> Wanted:
+    """For another endpoint's chat, which has taken its own fields: those that all know, and `neutral`."""
+    return _wanted(fields, limits, fresh_seed, chat=chat, neutral=neutral)
+
+
 def _choices(wanted: Wanted, n: int) -> list[Wanted]:
     """The same n times, each with a seed of its own (trap 32)."""
     seeds = [(wanted.sampling.seed - INT64_MIN + k) % (1 << 64) + INT64_MIN for k in range(n)]
@@ -140,19 +155,22 @@ def _wanted(
     *,
     prompt: object = None,
     chat: list[ChatMessage] | None = None,
+    neutral: Mapping[str, tuple[object, ...]] = NEUTRAL,
 ) -> Wanted:
     """`prompt` is not checked yet."""
     check_model(fields.text("model"), limits)
     sampling = parse_sampling(fields, limits, fresh_seed, is_chat=chat is not None)
+    grammar, grammar_field = parse_structured(fields)
     stream = fields.flag("stream")
     include_usage = _include_usage(fields.take("stream_options"), stream=stream)
     timings = fields.flag("timings")
     terms = parse_terms(fields)
     flush_tokens = fields.integer("flush_tokens", 1, MAX_FLUSH_TOKENS) or 0
     flush_ms = fields.maybe_number("flush_ms", 0, MAX_FLUSH_MS) or 0.0
-    fields.finish(NEUTRAL)
+    fields.finish(neutral)
     is_truncated = sampling.truncate_prompt_tokens is not None
     checked = check_prompt(prompt, limits, is_truncated=is_truncated) if chat is None else None
+    sampling = under_grammar(sampling, grammar, grammar_field)
     return Wanted(
         checked,
         chat,
@@ -161,6 +179,7 @@ def _wanted(
         include_usage,
         timings,
         terms,
+        grammar_field=grammar_field,
         flush_tokens=flush_tokens,
         flush_ms=flush_ms,
     )

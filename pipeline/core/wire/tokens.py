@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from pipeline.core.wire.chat import parse_messages
-from pipeline.core.wire.fields import Fields, decode_object, wrong
+from pipeline.core.wire.fields import Fields, decode_object, wrong, wrong_content
 from pipeline.core.wire.limits import Limits
 from pipeline.core.wire.prompts import check_prompt
 from pipeline.core.wire.requests import check_model
@@ -44,6 +44,6 @@ def parse_detokenize(body: bytes, limits: Limits) -> list[int]:
     tokens = fields.take("tokens")
     fields.finish({})
     if not isinstance(tokens, list):
-        raise wrong("tokens", "a list of token ids", tokens)
+        raise wrong_content("tokens", "a list of token ids", tokens)
     ids = check_prompt(tokens, limits, is_truncated=False, name="tokens")
     return ids if isinstance(ids, list) else []

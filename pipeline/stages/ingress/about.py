@@ -19,6 +19,7 @@ from pipeline.telemetry.perfetto import Recorded, chrome_trace
 ENDPOINTS = (
     "POST /v1/completions",
     "POST /v1/chat/completions",
+    "POST /v1/responses",
     "GET /v1/requests/{id}",
     "DELETE /v1/requests/{id}",
     "POST /tokenize",

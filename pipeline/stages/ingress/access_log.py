@@ -8,6 +8,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from pipeline.stages.ingress.authentication import PRINCIPAL
+from pipeline.stages.ingress.replies import route_of
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -28,7 +29,7 @@ def access_log(log: structlog.typing.FilteringBoundLogger) -> Middleware:
             log.info(
                 "access",
                 method=request.method[:16],
-                path=_path(request),
+                path=route_of(request),
                 status=status,
                 tenant=principal.tenant if principal else "",
                 ms=round((time.perf_counter_ns() - begin_ns) / 1e6, 1),
@@ -37,9 +38,3 @@ def access_log(log: structlog.typing.FilteringBoundLogger) -> Middleware:
             )
 
     return note
-
-
-def _path(request: web.Request) -> str:
-    """The route's own words: a path that matched none may hold anything."""
-    resource = request.match_info.route.resource
-    return resource.canonical if resource is not None else "?"

@@ -42,18 +42,23 @@ def authentication(
         is_socket = request.match_info.handler in sockets
         if is_socket and not bearer_of(authorization):
             authorization = f"Bearer {subprotocol.key_of(request)}"
-        if keys is None:
-            request[PRINCIPAL] = Principal(tenant_of_key(authorization))
-        elif request.match_info.handler not in public:
-            try:
-                request[PRINCIPAL] = _find(keys, bearer_of(authorization))
-            except RequestError as error:
-                if not is_socket:
-                    raise
-                return await subprotocol.refuse(request, error)
+        try:
+            if keys is None or request.match_info.handler not in public:
+                request[PRINCIPAL] = principal_of(keys, authorization)
+        except RequestError as error:
+            if not is_socket:
+                raise
+            return await subprotocol.refuse(request, error)
         return await handler(request)
 
     return authenticate
+
+
+def principal_of(keys: KeyRing | None, authorization: str | None) -> Principal:
+    """Whose requests carry this header. Raises RequestError 401."""
+    if keys is None:
+        return Principal(tenant_of_key(authorization))
+    return _find(keys, bearer_of(authorization))
 
 
 def _find(keys: KeyRing, secret: str) -> Principal:

@@ -1,4 +1,4 @@
-"""The HTTP door: /v1/completions and /v1/chat/completions, whole or as server-sent events."""
+"""The HTTP door: /v1/completions, /v1/chat/completions and /v1/responses, whole or as server-sent events."""
 
 import asyncio
 import secrets
@@ -8,19 +8,22 @@ from collections.abc import Callable
 from aiohttp import web
 
 from pipeline.core.wire import (
-    Answer,
+    AnswerShape,
     ChatAnswer,
     CompletionAnswer,
     Limits,
+    ResponseAnswer,
     Result,
     Wanted,
     parse_chat,
     parse_completion,
+    parse_response,
 )
 from pipeline.errors import RequestError
 from pipeline.messages import Completion, TokenLogprob
 from pipeline.stages.ingress.authentication import PRINCIPAL
 from pipeline.stages.ingress.body import read_body
+from pipeline.stages.ingress.grammars import GrammarDoor
 from pipeline.stages.ingress.intake import Arrival, Intake, LiveRequest
 from pipeline.stages.ingress.options import IngressOptions
 from pipeline.stages.ingress.patience import lose_silent_peer
@@ -28,6 +31,7 @@ from pipeline.stages.ingress.replies import ANSWERED_TRACEPARENT, TRACEPARENT, j
 from pipeline.stages.ingress.sse import SseChoice, SseStream
 
 Parse = Callable[[bytes, Limits, int], list[Wanted]]
+NewAnswer = Callable[[str, int, str, list[Wanted]], AnswerShape]
 
 _SSE_HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -69,12 +73,18 @@ class WholeRequest(LiveRequest):
 
 
 class HttpDoor:
-    """Handlers of the two endpoints."""
+    """Handlers of the endpoints."""
 
     def __init__(
-        self, intake: Intake, limits: Limits, options: IngressOptions, clock: Callable[[], int]
+        self,
+        intake: Intake,
+        grammars: GrammarDoor,
+        limits: Limits,
+        options: IngressOptions,
+        clock: Callable[[], int],
     ) -> None:
         self._intake = intake
+        self._grammars = grammars
         self._limits = limits
         self._options = options
         self._clock = clock
@@ -87,18 +97,22 @@ class HttpDoor:
     async def chat(self, request: web.Request) -> web.StreamResponse:
         return await self._generate(request, parse_chat, ChatAnswer)
 
-    async def _generate(self, request: web.Request, parse: Parse, kind: type[Answer]) -> web.StreamResponse:
+    async def responses(self, request: web.Request) -> web.StreamResponse:
+        return await self._generate(request, parse_response, ResponseAnswer)
+
+    async def _generate(self, request: web.Request, parse: Parse, kind: NewAnswer) -> web.StreamResponse:
         arrived_ns = self._clock()
         body = await read_body(request, self._options)
         principal = request[PRINCIPAL]
         parsed = parse(body, self._limits, secrets.randbits(63))
         wanted = [each.under(principal.tenant, principal.max_priority) for each in parsed]
+        await self._grammars.check(wanted[0])
         arrival = Arrival(arrived_ns, principal, traceparent_of(request))
         respond = self._stream if wanted[0].stream else self._whole
         return await respond(request, wanted, kind, arrival)
 
     async def _whole(
-        self, request: web.Request, wanted: list[Wanted], kind: type[Answer], arrival: Arrival
+        self, request: web.Request, wanted: list[Wanted], kind: NewAnswer, arrival: Arrival
     ) -> web.StreamResponse:
         answer = self._answer(kind, wanted)
         lives = self._intake.submit_all(
@@ -113,7 +127,7 @@ class HttpDoor:
         return json_bytes(answer.whole(results))
 
     async def _stream(
-        self, request: web.Request, wanted: list[Wanted], kind: type[Answer], arrival: Arrival
+        self, request: web.Request, wanted: list[Wanted], kind: NewAnswer, arrival: Arrival
     ) -> web.StreamResponse:
         stream = SseStream(self._answer(kind, wanted), self._clock)
         lives = self._intake.submit_all(
@@ -154,6 +168,6 @@ class HttpDoor:
                 stream.ping(mode)
             await stream.news(interval_s - stream.silence_s())
 
-    def _answer(self, kind: type[Answer], wanted: list[Wanted]) -> Answer:
+    def _answer(self, kind: NewAnswer, wanted: list[Wanted]) -> AnswerShape:
         key = f"{self.instance}-{self._intake.next_id}"
         return kind(key, int(time.time()), self._limits.model, wanted)

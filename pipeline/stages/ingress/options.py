@@ -33,7 +33,7 @@ class IngressOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_lost_sockets: Count = 64
     """Websockets whose requests wait for their client at a time; past it, the one lost first is given up."""
     keepalive_s: Seconds = 15.0
-    """An idle connection, or one that has not sent a whole header, is closed after this."""
+    """An idle connection, or one without a whole header (or TLS handshake) so far, is closed after this."""
     body_timeout_s: Seconds = 10.0
     """A body must have arrived within this."""
     write_timeout_s: Seconds = 5.0
@@ -51,6 +51,8 @@ class IngressOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Files in PEM: the chain, and its private key. With both, the port speaks TLS 1.2 or 1.3 only."""
     reasoning: ReasoningTags | None = None
     """Between which tags the model thinks aloud: what is there comes apart from the answer."""
+    grammar_timeout_s: Annotated[float, Meta(gt=0, le=60)] = 2.0
+    """A grammar (response_format, structured_outputs, tools) that takes longer to compile is refused."""
     cors_origins: tuple[str, ...] = ()
     """Of web pages that may ask from a browser, such as "https://chat.example"; "*": all."""
     access_log: bool = False

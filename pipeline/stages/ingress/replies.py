@@ -6,7 +6,9 @@ of its answer: aiohttp alone would wait for such a client without limit.
 
 import asyncio
 import logging
+import traceback
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import msgspec
 import structlog
@@ -37,6 +39,18 @@ def json_response(value: object, status: int = 200) -> web.Response:
 
 def json_bytes(body: bytes, status: int = 200) -> web.Response:
     return web.Response(body=body, status=status, content_type="application/json")
+
+
+def route_of(request: web.Request) -> str:
+    """The route's own words, for a log: a path may hold anything."""
+    resource = request.match_info.route.resource
+    return resource.canonical if resource is not None else "?"
+
+
+def places_of(error: BaseException) -> list[str]:
+    """Where it was raised, outermost first, for a log; its message may quote the client, and is left out."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return [f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames]
 
 
 def replies(
@@ -76,7 +90,8 @@ def replies(
         except web.HTTPException as error:
             return _http_error(request, error)
         except Exception as error:
-            log.error("request_failed", path=request.path, error=type(error).__name__, exc_info=True)
+            fault = {"error": type(error).__name__, "where": places_of(error)}
+            log.error("request_failed", path=route_of(request), **fault)  # noqa: TRY400 - see places_of
             if request.writer.output_size and request.transport is not None:
                 request.transport.abort()  # an answer has begun: nothing sensible can follow
             return _error(SERVER_ERROR)

@@ -4,12 +4,16 @@ import asyncio
 import ssl
 from collections.abc import Callable
 from ipaddress import ip_address
+from typing import Any
 
 from aiohttp import web
+from aiohttp.http_exceptions import LineTooLong
 
 from pipeline.errors import ConfigError
 
 BACKLOG = 1024
+GOODBYE_S = 1.0
+"""How long a peer may take to end TLS in good order."""
 
 
 class _Turned(asyncio.Protocol):
@@ -20,8 +24,29 @@ class _Turned(asyncio.Protocol):
         transport.abort()
 
 
+class Connection(web.RequestHandler):
+    """Answers bytes that are not HTTP in fixed words: aiohttp's own repeat them, a key among headers too."""
+
+    __slots__ = ()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        is_long = isinstance(exc, LineTooLong)
+        fixed = "The request line, or a header, is too long." if is_long else "This is not valid HTTP/1.1."
+        return super().handle_error(request, status, exc, fixed)
+
+
 class Site(web.BaseSite):
-    """TCP, with TLS or without, and at most `max_connections` at a time."""
+    """TCP, with TLS or without, and at most `max_connections` at a time.
+
+    Args:
+        protocol_options: of each Connection, as the runner's own.
+    """
 
     def __init__(
         self,
@@ -29,10 +54,14 @@ class Site(web.BaseSite):
         host: str,
         port: int,
         max_connections: int,
+        protocol_options: dict[str, Any],
         ssl_context: ssl.SSLContext | None = None,
+        handshake_timeout_s: float = 15.0,
     ) -> None:
         super().__init__(runner, ssl_context=ssl_context, backlog=BACKLOG)
+        self._handshake_timeout_s = handshake_timeout_s
         self._host, self._port = host, port
+        self._protocol_options = protocol_options
         self._max_connections = max_connections
         self.num_turned = 0
         """Connections closed for there were too many."""
@@ -58,15 +87,18 @@ class Site(web.BaseSite):
             ssl=self._ssl_context,
             backlog=self._backlog,
             reuse_address=True,
+            ssl_handshake_timeout=self._handshake_timeout_s if self._ssl_context else None,
+            ssl_shutdown_timeout=GOODBYE_S if self._ssl_context else None,
         )
 
     def _protocol(self) -> Callable[[], asyncio.BaseProtocol]:
         server = self._runner.server
-        assert server is not None
+        assert isinstance(server, web.Server)
+        loop = asyncio.get_running_loop()
 
         def protocol() -> asyncio.BaseProtocol:
             if len(server.connections) < self._max_connections:
-                return server()
+                return Connection(server, loop=loop, **self._protocol_options)
             self.num_turned += 1
             return _Turned()
 

@@ -17,6 +17,7 @@ from pipeline.core.wire import Answered, Replay, Wanted
 from pipeline.errors import RequestError
 from pipeline.messages import Completion
 from pipeline.stages.ingress.intake import Intake, LiveRequest
+from pipeline.stages.ingress.patience import unread_bytes
 
 
 class Socket:
@@ -37,7 +38,7 @@ class Socket:
             self.transport.write(text_frame(payload))
 
     def buffered_bytes(self) -> int:
-        return self.transport.get_write_buffer_size()
+        return unread_bytes(self.transport)
 
 
 class Session:

@@ -5,11 +5,12 @@ from collections.abc import Callable
 from typing import Literal
 
 from pipeline.core.framing import http_chunk
-from pipeline.core.wire import Answer, StreamShape, error_event
+from pipeline.core.wire import AnswerShape, StreamShape
 from pipeline.core.wire.answers import PING
 from pipeline.errors import RequestError
 from pipeline.messages import Completion
 from pipeline.stages.ingress.intake import Intake, LiveRequest
+from pipeline.stages.ingress.patience import unread_bytes
 
 
 class SseStream:
@@ -22,7 +23,7 @@ class SseStream:
     first gets a real status.
     """
 
-    def __init__(self, answer: Answer, clock: Callable[[], int]) -> None:
+    def __init__(self, answer: AnswerShape, clock: Callable[[], int]) -> None:
         self.answer = answer
         self._completions: list[Completion | None] = [None] * len(answer.choices)
         self._clock = clock
@@ -75,13 +76,13 @@ class SseStream:
         if self._transport is None:
             self.refusal = error
         else:
-            self.write(error_event(error))
+            self.write(self.answer.fail(error))
         self._end()
 
     def buffered_bytes(self) -> int:
         if self._transport is None:
             return sum(map(len, self._held))
-        return self._transport.get_write_buffer_size()
+        return unread_bytes(self._transport)
 
     def write(self, data: bytes) -> None:
         """Whole events, or none: a text may be held back. Nothing follows the end."""

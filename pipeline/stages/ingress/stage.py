@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Never
+from typing import Any, Never
 
 from aiohttp import WSCloseCode, web
 
@@ -14,8 +14,9 @@ from pipeline.messages import Cancel, GenerateRequest, Grant, Open, TokenCall
 from pipeline.runtime.stage import Stage, StageContext
 from pipeline.stages.ingress.about import About
 from pipeline.stages.ingress.access_log import access_log
-from pipeline.stages.ingress.authentication import authentication, read_keys
+from pipeline.stages.ingress.authentication import authentication, principal_of, read_keys
 from pipeline.stages.ingress.cors import Cors
+from pipeline.stages.ingress.grammars import GrammarDoor
 from pipeline.stages.ingress.health import Health
 from pipeline.stages.ingress.http import HttpDoor
 from pipeline.stages.ingress.intake import Intake
@@ -50,10 +51,11 @@ class Ingress(Stage[Never, IngressOptions]):
         self._keys = None if options.keys_file is None else KeyRing(read_keys(Path(options.keys_file)))
         self._cors = Cors(options.cors_origins)
         self._tls = tls_context(options.tls_cert, options.tls_key)
-        self._http = HttpDoor(self._intake, limits, options, ctx.clock)
+        self._grammars = GrammarDoor(ctx.resource(ModelCard), options.grammar_timeout_s)
+        self._http = HttpDoor(self._intake, self._grammars, limits, options, ctx.clock)
         self._timeline = TimelineDoor(ctx, self._intake, self._http.instance)
         self._tokens = TokenDoor(ctx, limits, options)
-        self._websocket = WebsocketDoor(self._intake, limits, options, self._cors, ctx.clock)
+        self._websocket = WebsocketDoor(self._intake, self._grammars, limits, options, self._cors, ctx.clock)
         health = Health(self._intake, options.health_timeout_s, ctx.clock)
         self._about = About(ctx, self._intake, limits, health)
         self._runner: web.AppRunner | None = None
@@ -63,25 +65,31 @@ class Ingress(Stage[Never, IngressOptions]):
         """Requests taken in and not yet ended."""
         return len(self._intake.live)
 
+    def tenant_of(self, authorization: str | None) -> str:
+        """Whose requests carry this header; empty: their `user` field says. Raises RequestError 401."""
+        return principal_of(self._keys, authorization).tenant
+
     async def start(self) -> None:
         """Open the port. Raises ConfigError if it cannot be opened."""
         options = self.options
         self.ctx.resource(Telemetry).watch(self._gauges)
+        protocol_options = self._protocol_options()
         self._runner = web.AppRunner(
             self._application(),
             handler_cancellation=True,  # else a client that leaves is not noticed before the answer's end
-            keepalive_timeout=options.keepalive_s,
-            access_log=None,
-            logger=quiet_logger(self.ctx.log),
-            auto_decompress=False,
-            max_line_size=options.max_header_bytes,
-            max_field_size=options.max_header_bytes,
-            max_headers=options.max_headers,
-            lingering_time=_GOODBYE_S,
             shutdown_timeout=_GOODBYE_S,
+            **protocol_options,
         )
         await self._runner.setup()
-        site = Site(self._runner, options.host, options.port, options.max_connections, self._tls)
+        site = Site(
+            self._runner,
+            options.host,
+            options.port,
+            options.max_connections,
+            protocol_options,
+            self._tls,
+            handshake_timeout_s=options.keepalive_s,
+        )
         try:
             await site.start()
         except OSError as error:
@@ -111,6 +119,20 @@ class Ingress(Stage[Never, IngressOptions]):
         code = WSCloseCode.GOING_AWAY if is_planned else WSCloseCode.INTERNAL_ERROR
         await self._websocket.close_all(code, _GOODBYE_S)
         await runner.cleanup()
+        await self._grammars.stop()
+
+    def _protocol_options(self) -> dict[str, Any]:
+        options = self.options
+        return {
+            "keepalive_timeout": options.keepalive_s,
+            "access_log": None,
+            "logger": quiet_logger(self.ctx.log),
+            "auto_decompress": False,
+            "max_line_size": options.max_header_bytes,
+            "max_field_size": options.max_header_bytes,
+            "max_headers": options.max_headers,
+            "lingering_time": _GOODBYE_S,
+        }
 
     def _application(self) -> web.Application:
         options, about = self.options, self._about
@@ -127,6 +149,7 @@ class Ingress(Stage[Never, IngressOptions]):
         app.on_response_prepare.append(self._cors.add_headers)
         app.router.add_post("/v1/completions", self._http.completions)
         app.router.add_post("/v1/chat/completions", self._http.chat)
+        app.router.add_post("/v1/responses", self._http.responses)
         app.router.add_get("/v1/requests/{id}", self._timeline.show)
         app.router.add_delete("/v1/requests/{id}", self._timeline.cancel)
         app.router.add_post("/tokenize", self._tokens.tokenize)

@@ -28,6 +28,7 @@ from pipeline.errors import RequestError
 from pipeline.stages.ingress import subprotocol
 from pipeline.stages.ingress.authentication import PRINCIPAL
 from pipeline.stages.ingress.cors import Cors
+from pipeline.stages.ingress.grammars import GrammarDoor
 from pipeline.stages.ingress.intake import DRAINING, Arrival, Intake
 from pipeline.stages.ingress.options import IngressOptions
 from pipeline.stages.ingress.patience import until_read
@@ -45,12 +46,14 @@ class WebsocketDoor:
     def __init__(
         self,
         intake: Intake,
+        grammars: GrammarDoor,
         limits: Limits,
         options: IngressOptions,
         cors: Cors,
         clock: Callable[[], int],
     ) -> None:
         self._intake = intake
+        self._grammars = grammars
         self._limits = limits
         self._options = options
         self._cors = cors
@@ -102,7 +105,7 @@ class WebsocketDoor:
             socket.write(hello_frame(session.token, self._limits.model, self._told_limits()))
         try:
             async for message in socket.ws:
-                self._take(session, message, traceparent)
+                await self._take(session, message, traceparent)
                 await until_read(socket.transport, _MAX_UNREAD_BYTES, self._options.write_timeout_s)
         finally:
             self.sockets.discard(socket)
@@ -119,7 +122,7 @@ class WebsocketDoor:
             "resume_s": options.resume_s,
         }
 
-    def _take(self, session: Session, message: WSMessage, traceparent: str | None) -> None:
+    async def _take(self, session: Session, message: WSMessage, traceparent: str | None) -> None:
         """One frame; whatever is wrong with it is answered, and costs the socket nothing."""
         arrived_ns = self._clock()
         client_id = None
@@ -128,7 +131,7 @@ class WebsocketDoor:
             client_id = frame.id
             if frame.type == "generate":
                 traceparent = take_traceparent(frame) or traceparent
-                self._generate(session, frame, Arrival(arrived_ns, session.principal, traceparent))
+                await self._generate(session, frame, Arrival(arrived_ns, session.principal, traceparent))
             else:
                 self._handler(frame)(session, frame)
         except RequestError as error:
@@ -141,12 +144,13 @@ class WebsocketDoor:
             raise wrong("type", f"one of {expected}", frame.type, code="unknown_type")
         return handler
 
-    def _generate(self, session: Session, frame: Frame, arrival: Arrival) -> None:
+    async def _generate(self, session: Session, frame: Frame, arrival: Arrival) -> None:
         self._check_room(session, frame.id)
         parsed = wanted_of(frame.fields, self._limits, secrets.randbits(63))
         wanted = parsed.under(session.principal.tenant, session.principal.max_priority)
         if wanted.is_resumable:
             self._check_resumable(session)
+        await self._grammars.check(wanted)
 
         def build(request_id: int) -> SocketRequest:
             return SocketRequest(self._intake, request_id, session, frame.id, wanted, self.sessions.ended)
