@@ -18,7 +18,7 @@ from tests.e2e.raw_http import Door, canary_ms, certificate, post
 from tests.e2e.world import Server, serving
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
-ENDLESS = {"prompt": "Hi", "max_tokens": 4000, "ignore_eos": True, "stream": True}
+ENDLESS = {"prompt": "Hi", "max_tokens": 8000, "ignore_eos": True, "stream": True, "n": 8}
 SOON = """
 [stages.ingress.options]
 keepalive_s = 1.0
@@ -27,9 +27,17 @@ write_timeout_s = 1.0
 ping_interval_s = 1.0
 {tls}
 [stages.stream.options]
+flush_tokens = 1
 client_buffer_bytes = 65536
 slow_client_s = 1.0
 """
+AS_THEY_ARE = """
+[stages.ingress.options]
+{tls}
+[stages.stream.options]
+flush_tokens = 1
+"""
+"""So that an answer is soon larger than all buffers."""
 TRICKLE_S = 0.1
 
 Attack = Callable[[Door], Awaitable[None]]
@@ -125,6 +133,14 @@ ATTACKS: tuple[Attack, ...] = (
 READERS: tuple[Attack, ...] = (slow_reader, slow_reader_of_pages)
 
 
+def shrink_buffers(server: Server) -> None:
+    """Of connections to come: the kernel would else take megabytes before anybody had to wait."""
+    ingress: Any = server.pipeline.stages["ingress"][0]
+    (site,) = ingress._runner.sites
+    for listening in site._server.sockets:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+
+
 async def attack(
     server: Server, door: Door, attacks: tuple[Attack, ...], each: int, within_s: float
 ) -> float:
@@ -147,7 +163,7 @@ async def attack(
     return took_s
 
 
-@pytest.fixture(scope="module", params=["http", "https"])
+@pytest.fixture(scope="module", params=["http", pytest.param("https", marks=pytest.mark.nightly)])
 def tls(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     if request.param == "http":
         return ""
@@ -179,7 +195,7 @@ def test_with_the_limits_as_they_are(fake_card: ModelCard, tls: str) -> None:
 
     async def main() -> None:
         async with (
-            serving(fake_card, device(Price(5)), f"[stages.ingress.options]\n{tls}") as server,
+            serving(fake_card, device(Price(5)), AS_THEY_ARE.format(tls=tls)) as server,
             aiohttp.ClientSession() as session,
         ):
             shrink_buffers(server)
