@@ -8,7 +8,7 @@ import pytest
 from pipeline.core.reasoning import ReasoningTags
 from pipeline.core.wire import (
     SERVER_ERROR,
-    Answer,
+    AnswerShape,
     Answered,
     ChatAnswer,
     CompletionAnswer,
@@ -50,13 +50,13 @@ def chunks(stream: bytes) -> list[Any]:
     return [msgspec.json.decode(part.removeprefix("data: ")) for part in parts]
 
 
-def stream(answer: Answer, texts: list[str], completion: Completion) -> list[Any]:
+def stream(answer: AnswerShape, texts: list[str], completion: Completion) -> list[Any]:
     (choice,) = answer.choices
     said = b"".join(choice.delta(text) for text in texts) + choice.finish(completion)
     return chunks(said + answer.end([completion]))
 
 
-def whole(answer: Answer, *texts: str, completion: Completion | None = None) -> Any:
+def whole(answer: AnswerShape, *texts: str, completion: Completion | None = None) -> Any:
     return msgspec.json.decode(answer.whole([Result(text, completion or ended()) for text in texts]))
 
 
