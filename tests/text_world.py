@@ -62,6 +62,7 @@ class Sink:
         self.deltas: list[tuple[str, int]] = []
         self.endings: list[Completion | RequestError] = []
         self.buffered = 0
+        self.away = False
 
     def delta(self, text: str, num_tokens: int) -> None:
         assert not self.endings, "text after the end"
@@ -77,6 +78,9 @@ class Sink:
 
     def buffered_bytes(self) -> int:
         return self.buffered
+
+    def is_away(self) -> bool:
+        return self.away
 
     @property
     def text(self) -> str:

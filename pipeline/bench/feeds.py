@@ -110,6 +110,9 @@ class Sink:
     def buffered_bytes(self) -> int:
         return 0
 
+    def is_away(self) -> bool:
+        return False
+
 
 class Device(Feed):
     """TokenizedRequests, and a device that costs nothing. `send` counts plans.

@@ -2,7 +2,8 @@
 
 import msgspec
 
-from pipeline.core.coalesce import NEVER_NS
+from pipeline.core.coalesce import NEVER_NS, FlushRule
+from pipeline.core.credit import Credit
 from pipeline.messages import (
     SEGMENTS,
     STEP_SEGMENTS,
@@ -34,10 +35,12 @@ class Answer:
     __slots__ = (
         "arrived_ns",
         "base_ns",
+        "credit",
         "due_ns",
         "embedding",
         "ending",
         "is_chat",
+        "is_held_back",
         "last_ns",
         "logprobs",
         "logprobs_sink",
@@ -50,7 +53,9 @@ class Answer:
         "parent_span_id",
         "paused_ns",
         "request_id",
+        "rule",
         "sink",
+        "spent_ns",
         "text",
         "total_paused_ns",
         "trace_parent",
@@ -59,13 +64,15 @@ class Answer:
         "worker",
     )
 
-    def __init__(self, opened: Open) -> None:
+    def __init__(self, opened: Open, rule: FlushRule) -> None:
         self.request_id = opened.request_id
         self.sink: ClientSink = opened.sink
         self.arrived_ns = opened.arrived_ns
         self.trace_parent = opened.trace_parent
         self.parent_span_id = opened.parent_span_id
         self.is_chat = opened.is_chat
+        self.rule = rule
+        self.credit = None if opened.credits is None else Credit(opened.credits)
         self.base_ns: tuple[int, ...] = (0,) * len(SEGMENTS)
         self.worker = 0
         """The device worker whose totals `base_ns` goes with."""
@@ -91,7 +98,11 @@ class Answer:
         self.total_paused_ns = 0
         """How long it has been full before that."""
         self.ending: Ending | None = None
-        """Its terminal row, which waits while the buffer is full."""
+        """Its terminal row, which waits while the buffer is full, or for a grant."""
+        self.spent_ns: int | None = None
+        """Since when its credit is spent."""
+        self.is_held_back = False
+        """The scheduler has been told to plan no more of it."""
 
     def take(self) -> tuple[str, int]:
         """What is pending, text and tokens, counted as written."""
@@ -103,8 +114,14 @@ class Answer:
     def tell_logprobs(self) -> None:
         """Hand over those of the tokens that are written next."""
         if self.logprobs_sink is not None and self.logprobs:
-            told, self.logprobs = self.logprobs, []
+            num_told = len(self.logprobs) - (0 if self.credit is None else self.credit.num_held)
+            told, self.logprobs = self.logprobs[:num_told], self.logprobs[num_told:]
             self.logprobs_sink.logprobs(told)
+
+    @property
+    def may_end(self) -> bool:
+        """Nothing keeps its terminal row from its client."""
+        return self.paused_ns is None and not (self.credit is not None and self.credit.has_held)
 
     def end(self, step: TextBatch, finish_reason: FinishReason, taken_ns: int) -> Ending:
         """The terminal row is in `step`, taken at `taken_ns`: from here on `ending` is set."""

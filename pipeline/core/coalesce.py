@@ -15,6 +15,10 @@ class FlushRule(NamedTuple):
     max_tokens: int
     max_wait_ns: int
 
+    def coarser(self, max_tokens: int, max_wait_ns: int) -> "FlushRule":
+        """What a client asks for, as far as it makes no more writes than this rule."""
+        return FlushRule(max(self.max_tokens, max_tokens), max(self.max_wait_ns, max_wait_ns))
+
     def is_due(self, num_pending: int, last_ns: int, now_ns: int) -> bool:
         """Whether `num_pending` (> 0) tokens go out now."""
         return num_pending >= self.max_tokens or now_ns - last_ns >= self.max_wait_ns

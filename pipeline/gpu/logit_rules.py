@@ -63,6 +63,12 @@ class LogitRules:
     min_p: Tensor | None = None
     """[M] fp32; 0 is off."""
 
+    @property
+    def has_mask_alone(self) -> bool:
+        """All that is asked for is the mask."""
+        rest = (self.bias_at, self.bad_at, self.counted_at, self.typical_p, self.min_p)
+        return self.mask is not None and all(each is None for each in rest)
+
     def apply(self, logits: Tensor, temperature: Tensor) -> Tensor:
         """[M, V] fp32, which is overwritten, [M] -> [M, V] fp32."""
         self.allow(logits)

@@ -1,11 +1,12 @@
 """CompiledGrammars: those that the runner's sequences follow, compiled beside its steps and kept.
 
-A copy of a compiled one is made in a few microseconds, so a grammar is compiled once as long as it is kept.
+A copy of a compiled one is made in microseconds, so a grammar is compiled once as long as it is kept.
 """
 
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -16,9 +17,9 @@ from pipeline.messages import Grammar
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-MAX_BYTES = 256 << 20
-BASE_BYTES, BYTES_A_CHAR = 1 << 18, 256
-"""What a compiled grammar takes, about: measured in docs/decisions/0028-structured-output.md."""
+MAX_BYTES = 512 << 20
+BASE_BYTES, BYTES_A_CHAR = 8 << 20, 256
+"""What a compiled grammar can come to take: library.MAX_LEXER_STATES, at 1.5 KB each; few take a tenth."""
 
 
 class CompiledGrammars:
@@ -49,7 +50,7 @@ class CompiledGrammars:
             while self.num_bytes > self._max_bytes and len(self._kept) > 1:
                 oldest, _ = self._kept.popitem(last=False)
                 self.num_bytes -= _num_bytes(oldest)
-        return Constraint(compiled, self._end_ids, token_ids)
+        return Constraint(compiled, partial(self._compile_anew, grammar), self._end_ids, token_ids)
 
     def close(self) -> None:
         """Idempotent."""
@@ -64,6 +65,16 @@ class CompiledGrammars:
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammars")
         return self._thread.submit(self._compile, grammar)
+
+    def _compile_anew(self, grammar: Grammar) -> "LLMatcher":
+        """And those who come from now on get a copy of that one."""
+        matcher = self._compile(grammar)
+        fresh: Future[LLMatcher] = Future()
+        fresh.set_result(matcher.deep_copy())
+        with self._lock:
+            if grammar in self._kept:
+                self._kept[grammar] = fresh
+        return matcher
 
     def _compile(self, grammar: Grammar) -> "LLMatcher":
         if self._tokenizer is None:

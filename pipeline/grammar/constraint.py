@@ -1,6 +1,6 @@
 """Constraint: one sequence on its way through a grammar."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
@@ -18,43 +18,58 @@ class Constraint:
 
     Args:
         compiled: the grammar at its beginning, as CompiledGrammars has it.
+        compile_anew: copies of a compiled one share what they have learned of its lexer, and the limits on
+            that; who runs into one goes on with a grammar of its own.
         end_ids: the model's own ends; a token among them is the last that counts.
         token_ids: the output so far, of a sequence that was preempted.
     """
 
     def __init__(
-        self, compiled: "Future[LLMatcher]", end_ids: frozenset[int], token_ids: Sequence[int] = ()
+        self,
+        compiled: "Future[LLMatcher]",
+        compile_anew: "Callable[[], LLMatcher]",
+        end_ids: frozenset[int],
+        token_ids: Sequence[int] = (),
     ) -> None:
         self._compiled = compiled
+        self._compile_anew = compile_anew
         self._end_ids = end_ids
         self._matcher: LLMatcher | None = None
-        self._untaken = list(token_ids)
+        self._token_ids = list(token_ids)
+        self._num_taken = 0
         self._has_ended = False
 
     def accept(self, token_id: int) -> None:
         """It is the sequence's next."""
-        self._untaken.append(token_id)
+        self._token_ids.append(token_id)
 
     def fill(self, words: Words) -> bool:
         """Set bit i of word w where token 32 w + i may come next; words is [ceil(V / 32)] and contiguous.
 
-        Waits for the compilation. False: the grammar has failed, and all is left as it is.
+        Waits for the compilation. False: the grammar has failed; what is in `words` means nothing.
         """
         try:
-            matcher = self._follow()
-            if self._has_ended:
-                return True
-            matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
-            return not matcher.is_error()
-        except Exception:  # of the compilation: to be told by False, once a step
+            if self._matcher is None:
+                self._matcher = self._compiled.result().deep_copy()
+            return self._fill(self._matcher, words) or self._fill(self._start_again(), words)
+        except Exception:  # of the compilation, whatever it is: told by False, once a step
             return False
 
-    def _follow(self) -> "LLMatcher":
-        if self._matcher is None:
-            self._matcher = self._compiled.result().deep_copy()
-        for token_id in self._untaken:
+    def _fill(self, matcher: "LLMatcher", words: Words) -> bool:
+        self._follow(matcher)
+        if self._has_ended:
+            return True
+        matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+        return not matcher.is_error()
+
+    def _follow(self, matcher: "LLMatcher") -> None:
+        for token_id in self._token_ids[self._num_taken :]:
             self._has_ended = self._has_ended or token_id in self._end_ids
             if not self._has_ended:
-                self._matcher.consume_token(token_id)
-        self._untaken.clear()
+                matcher.consume_token(token_id)
+        self._num_taken = len(self._token_ids)
+
+    def _start_again(self) -> "LLMatcher":
+        self._matcher = self._compile_anew()
+        self._num_taken = 0
         return self._matcher

@@ -17,10 +17,12 @@ from pipeline.messages import Grammar
 if TYPE_CHECKING:
     import llguidance
 
-MAX_MESSAGE_CHARS = 200
+MAX_MESSAGE_CHARS = 120
+MAX_LEXER_STATES = 5000
+"""Of one grammar, over all sequences that follow it: 1 to 2 KB each."""
 
-SPACE = r"[\x20\x0A\x0D\x09]{0,32}"
-"""White space between the parts of JSON: enough for indents, not enough to go on for ever."""
+SPACE = r"(\x20?|\x0A[\x20\x09]{0,16})"
+"""Between the parts of JSON: a space, or a line and its indent, so that it cannot go on for ever."""
 
 
 class TokenizerSpec(msgspec.Struct, frozen=True):
@@ -61,7 +63,9 @@ def compile_grammar(tokenizer: "llguidance.LLTokenizer", grammar: Grammar) -> "l
 def message_of(error: str) -> str:
     """The library's own words, without what it adds for its developers."""
     lines = [line.strip() for line in error.splitlines() if line.strip()]
-    text = lines[0] if lines else "it cannot be compiled"
+    text = lines[0].rstrip(".:") if lines else "it cannot be compiled"
+    if text.startswith("NoExtension"):
+        return "no text fulfils it"
     return text if len(text) <= MAX_MESSAGE_CHARS else text[:MAX_MESSAGE_CHARS] + "..."
 
 
@@ -92,8 +96,8 @@ def _limits() -> "llguidance.LLParserLimits":
     return llguidance.LLParserLimits(
         initial_lexer_fuel=1_000_000,
         step_lexer_fuel=100_000,
-        step_max_items=50_000,
-        max_lexer_states=20_000,
+        step_max_items=20_000,
+        max_lexer_states=MAX_LEXER_STATES,
         max_grammar_size=250_000,
         verbose_errors=False,
     )

@@ -118,6 +118,13 @@ class Resume(Message, frozen=True):
     request_id: int
 
 
+class Grant(Message, frozen=True):
+    """ingress -> stream, control lane: the client takes so many more tokens of a request with credits."""
+
+    request_id: int
+    num_tokens: int
+
+
 class Room(Message, frozen=True):
     """To schedule from the runtime, control lane: an outlet that was full has room again."""
 
@@ -203,6 +210,10 @@ class ClientSink(Protocol):
         """Bytes accepted for this client and not yet taken by its socket."""
         ...
 
+    def is_away(self) -> bool:
+        """Its socket is lost, and it may come back: it is not slow."""
+        ...
+
 
 class LogprobsSink(Protocol):
     """Where the streamer puts what a request is told of its tokens. Returns at once; never raises."""
@@ -225,3 +236,8 @@ class Open(Message, frozen=True):
     is_chat: bool = False
     logprobs_sink: LogprobsSink | None = None
     """Of a request that asked for logprobs: the same object as the sink."""
+    credits: int | None = None
+    """Tokens that the client takes before it grants more; None: all."""
+    flush_tokens: int = 0
+    flush_ms: float = 0.0
+    """How its text may be merged, where coarser than the streamer's own rule."""

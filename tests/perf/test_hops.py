@@ -57,6 +57,9 @@ class Sink:
     def buffered_bytes(self) -> int:
         return 0
 
+    def is_away(self) -> bool:
+        return False
+
 
 class Gate:
     """Lets the device make so many steps and no more; between them the pipeline comes to rest."""

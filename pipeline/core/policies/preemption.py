@@ -13,6 +13,9 @@ class Preemption:
     A request that was preempted `max_preemptions` times never gives way to a waiting one, and to a growing
     one only where all that run have been preempted as often; then the latest arrival goes. So each request
     costs a bounded number of preemptions, and after these the oldest always progresses.
+
+    One that is paused, since its client does not take its text, gives way before all others, and to anybody:
+    it would not use what it holds.
     """
 
     def __init__(self, order: Order, max_preemptions: int) -> None:
@@ -22,6 +25,8 @@ class Preemption:
     def victim(self, running: Iterable[Sequence]) -> Sequence:
         """Who gives way so that another running one can grow; it may be that one itself."""
         running = list(running)
+        if paused := [each for each in running if each.is_paused]:
+            return self._order.victim(paused)
         spare = [each for each in running if each.epoch < self._max_preemptions]
         if spare:
             return self._order.victim(spare)
@@ -31,7 +36,9 @@ class Preemption:
         """Who gives way so that `waiting` can start; none if all who may would not be enough."""
         room = Room(residents, waiting)
         victims: list[Sequence] = []
-        for victim in self._order.outranked(waiting, residents.running.values()):
+        paused = [each for each in residents.running.values() if each.is_paused]
+        active = [each for each in residents.running.values() if not each.is_paused]
+        for victim in (*paused, *self._order.outranked(waiting, active)):
             if room.is_enough:
                 break
             if victim.epoch < self._max_preemptions:

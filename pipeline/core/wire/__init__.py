@@ -3,6 +3,7 @@
 Knows no sockets, no clock and no model: what it must know of the server comes as `Limits`.
 """
 
+from pipeline.core.wire.answered import Answered
 from pipeline.core.wire.answers import AnswerShape, ChatAnswer, CompletionAnswer
 from pipeline.core.wire.choices import Result, StreamShape
 from pipeline.core.wire.embeddings import EmbeddingsAnswer, parse_embeddings
@@ -12,8 +13,21 @@ from pipeline.core.wire.faults import (
     error_event,
     error_object,
 )
-from pipeline.core.wire.frames import Answered, Frame, error_frame, parse_frame, take_traceparent
+from pipeline.core.wire.frames import (
+    Frame,
+    Resumption,
+    check_bare,
+    error_frame,
+    hello_frame,
+    parse_ack,
+    parse_frame,
+    parse_grant,
+    parse_resume,
+    pong_frame,
+    take_traceparent,
+)
 from pipeline.core.wire.limits import Limits
+from pipeline.core.wire.replay import Replay
 from pipeline.core.wire.requests import Wanted, parse_chat, parse_completion, wanted_of
 from pipeline.core.wire.responses import ResponseAnswer, parse_response
 from pipeline.core.wire.terms import bearer_of, tenant_of_key
@@ -28,22 +42,30 @@ __all__ = [
     "EmbeddingsAnswer",
     "Frame",
     "Limits",
+    "Replay",
     "ResponseAnswer",
     "Result",
+    "Resumption",
     "StreamShape",
     "Wanted",
     "bearer_of",
+    "check_bare",
     "error_body",
     "error_event",
     "error_frame",
     "error_object",
+    "hello_frame",
+    "parse_ack",
     "parse_chat",
     "parse_completion",
     "parse_detokenize",
     "parse_embeddings",
     "parse_frame",
+    "parse_grant",
     "parse_response",
+    "parse_resume",
     "parse_tokenize",
+    "pong_frame",
     "take_traceparent",
     "tenant_of_key",
     "wanted_of",

@@ -123,7 +123,7 @@ class ChatChoice(Choice):
         super().__init__(index, head, wanted)
         self._opening = self._begin + b'"delta":{"role":"assistant","content":""}' + self._no_logprobs
         self._before = {kind: self._begin + delta for kind, delta in self.BEFORE.items()}
-        self._parts = _Parts(wanted)
+        self._parts = Parts(wanted)
 
     def delta(self, text: str, told: Sequence[TokenLogprob] = ()) -> bytes:
         if self._parts.is_plain:
@@ -160,7 +160,7 @@ class ChatChoice(Choice):
         return opening
 
 
-class _Parts:
+class Parts:
     """A chat answer's text by kind, without tags and the white space around them."""
 
     def __init__(self, wanted: Wanted) -> None:

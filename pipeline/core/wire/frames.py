@@ -1,20 +1,23 @@
 """Frames of the websocket protocol: JSON objects, many requests on one socket, told apart by `id`.
 
-client: generate, cancel. Server: accepted, delta, done, error. docs/api.md has the whole of it.
+client: generate, cancel, grant, ack, resume, ping. Server: hello, accepted, resumed, delta, done, error,
+pong. docs/websocket.md has the whole of it; core.wire.answered makes what is sent about a request.
 """
 
-from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from pipeline.core.wire.faults import error_object
-from pipeline.core.wire.fields import decode_object, wrong
-from pipeline.core.wire.logprobs import token_list
-from pipeline.core.wire.usage import finish_word, timings_of, usage_of
+from pipeline.core.wire.fields import Fields, decode_object, wrong
+from pipeline.core.wire.requests import MAX_CREDITS
 from pipeline.errors import RequestError
-from pipeline.messages import Completion, TokenLogprob
 
+VERSION = 1
 MAX_ID_CHARS = 128
+MAX_INDEX = 1 << 53
+"""What a number in JavaScript can count to."""
+_MAX_TOKEN_CHARS = 64
 
 _encode = msgspec.json.Encoder().encode
 
@@ -26,6 +29,14 @@ class Frame(msgspec.Struct, frozen=True):
     type: object
     fields: dict[str, object]
     """All but `type` and `id`."""
+
+
+class Resumption(NamedTuple):
+    """What a `resume` frame asks for."""
+
+    session: str
+    last_index: int
+    """Of the last frame of the request that the client has; 0: of none."""
 
 
 def parse_frame(data: str) -> Frame:
@@ -45,39 +56,55 @@ def take_traceparent(frame: Frame) -> str | None:
     return value
 
 
+def check_bare(frame: Frame) -> None:
+    """Of `cancel` and `ping`: there is nothing but its type and id."""
+    Fields(frame.fields).finish({})
+
+
+def parse_grant(frame: Frame) -> int:
+    """Tokens."""
+    fields = Fields(frame.fields)
+    num_tokens = _required("tokens", fields.integer("tokens", 1, MAX_CREDITS))
+    fields.finish({})
+    return num_tokens
+
+
+def parse_ack(frame: Frame) -> int:
+    """The index of the last frame that the client has."""
+    fields = Fields(frame.fields)
+    index = _required("index", fields.integer("index", 0, MAX_INDEX))
+    fields.finish({})
+    return index
+
+
+def parse_resume(frame: Frame) -> Resumption:
+    fields = Fields(frame.fields)
+    session = fields.text("session") or ""
+    if not 0 < len(session) <= _MAX_TOKEN_CHARS:
+        raise RequestError(
+            "'session' must be that of a 'hello' frame.", param="session", code="invalid_value"
+        )
+    index = _required("index", fields.integer("index", 0, MAX_INDEX))
+    fields.finish({})
+    return Resumption(session, index)
+
+
+def _required(name: str, value: int | None) -> int:
+    if value is None:
+        raise RequestError(f"'{name}' is missing.", param=name, code="missing_field")
+    return value
+
+
+def hello_frame(session: str, model: str, limits: dict[str, object]) -> bytes:
+    """The first of a socket. `session` is what a `resume` on another one must name: a secret."""
+    frame = {"type": "hello", "version": VERSION, "session": session, "model": model, "limits": limits}
+    return _encode(frame)
+
+
+def pong_frame(client_id: str) -> bytes:
+    return _encode({"type": "pong", "id": client_id})
+
+
 def error_frame(client_id: str | None, error: RequestError) -> bytes:
     """`client_id` is None where the fault cannot be tied to a request."""
     return _encode({"type": "error", "id": client_id, "error": error_object(error)})
-
-
-class Answered:
-    """The server's frames about one request."""
-
-    def __init__(self, client_id: str, *, timings: bool) -> None:
-        self._id = client_id
-        self._timings = timings
-        self._before_text = b'{"type":"delta","id":%b,"text":' % _encode(client_id)
-
-    def accepted(self, traceparent: str = "") -> bytes:
-        """`traceparent` is of the request's own span; empty: it has no trace."""
-        frame = {"type": "accepted", "id": self._id}
-        return _encode(frame | {"traceparent": traceparent} if traceparent else frame)
-
-    def delta(self, text: str, num_tokens: int, told: Sequence[TokenLogprob] = ()) -> bytes:
-        """`told`: of its tokens, where the request asked for logprobs."""
-        logprobs = b',"logprobs":' + _encode(token_list(told)) if told else b""
-        return b'%b%b,"tokens":%d%b}' % (self._before_text, _encode(text), num_tokens, logprobs)
-
-    def done(self, completion: Completion) -> bytes:
-        frame: dict[str, object] = {
-            "type": "done",
-            "id": self._id,
-            "finish_reason": finish_word(completion.finish_reason),
-            "usage": usage_of([completion]),
-        }
-        if self._timings:
-            frame["timings"] = timings_of(completion.timings)
-        return _encode(frame)
-
-    def error(self, error: RequestError) -> bytes:
-        return error_frame(self._id, error)

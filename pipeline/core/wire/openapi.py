@@ -12,6 +12,7 @@ from pipeline.core.wire.fields import INT64_MAX, INT64_MIN
 from pipeline.core.wire.limits import Limits
 from pipeline.core.wire.openapi_answers import RESPONSES, SCHEMAS
 from pipeline.core.wire.prompts import MAX_CHOICES, MAX_N
+from pipeline.core.wire.requests import MAX_FLUSH_MS, MAX_FLUSH_TOKENS
 from pipeline.core.wire.terms import (
     KV_EVICTIONS,
     MAX_KV_TOKENS,
@@ -223,6 +224,8 @@ def _generate(limits: Limits) -> Schema:
             _body({"include_usage": _flag(), "include_obfuscation": _maybe({"const": False})}, [])
         ),
         "timings": _flag(),
+        "flush_tokens": _integer(1, MAX_FLUSH_TOKENS),
+        "flush_ms": _number(0, MAX_FLUSH_MS),
         "priority": _integer(-MAX_PRIORITY, MAX_PRIORITY),
         "ttft_target_ms": _number(0, MAX_WAIT_MS, above_low=True),
         "tpot_target_ms": _number(0, MAX_WAIT_MS, above_low=True),

@@ -32,6 +32,12 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
 """Fields of OpenAI's API and its relatives that are not built, and the values that ask for nothing."""
 
 
+MAX_CREDITS = 1 << 31
+"""Of one grant."""
+MAX_FLUSH_TOKENS = 4096
+MAX_FLUSH_MS = 1000
+
+
 class Wanted(msgspec.Struct, frozen=True):
     """One checked request. Exactly one of `prompt` and `chat` is set."""
 
@@ -51,6 +57,13 @@ class Wanted(msgspec.Struct, frozen=True):
     pooling: Pooling = ""
     grammar_field: str = ""
     """Which field sampling.grammar is from."""
+    flush_tokens: int = 0
+    flush_ms: float = 0.0
+    """How its text may be merged on its way, where that is coarser than the server's rule."""
+    credits: int | None = None
+    """Tokens that its client takes before it grants more; None: all."""
+    is_resumable: bool = False
+    """It is to survive its socket for a while."""
 
     def under(self, tenant: str, max_priority: int | None = None) -> "Wanted":
         """The same request as that of `tenant`; an empty one leaves it to whom its `user` field says.
@@ -88,14 +101,17 @@ def parse_chat(body: bytes, limits: Limits, fresh_seed: int) -> list[Wanted]:
     """The body of POST /v1/chat/completions: its n choices."""
     fields = Fields(decode_object(body))
     n = parse_n(fields)
+    return _choices(_chat(fields, limits, fresh_seed, fields.take("messages")), n)
+
+
+def _chat(fields: Fields, limits: Limits, fresh_seed: int, messages: object) -> Wanted:
     splits = fields.maybe_flag("separate_reasoning")
-    wanted = _wanted(fields, limits, fresh_seed, chat=parse_messages(fields.take("messages")))
+    wanted = _wanted(fields, limits, fresh_seed, chat=parse_messages(messages))
     if limits.reasoning is None or splits is False:
-        return _choices(wanted, n)
+        return wanted
     tags = limits.reasoning
     unstopped = None if tags.stops_inside else (tags.opening, tags.closing, tags.starts_open)
-    sampling = replace(wanted.sampling, unstopped=unstopped)
-    return _choices(replace(wanted, sampling=sampling, reasoning=tags), n)
+    return replace(wanted, sampling=replace(wanted.sampling, unstopped=unstopped), reasoning=tags)
 
 
 def wanted_chat(
@@ -125,9 +141,12 @@ def wanted_of(values: dict[str, object], limits: Limits, fresh_seed: int) -> Wan
         )
     if fields.take("stream") not in (None, True):
         raise RequestError("A websocket always streams.", param="stream", code="unsupported_value")
+    credits, is_resumable = fields.integer("credits", 1, MAX_CREDITS), fields.flag("resumable")
     if prompt is not None:
-        return _wanted(fields, limits, fresh_seed, prompt=prompt)
-    return _wanted(fields, limits, fresh_seed, chat=parse_messages(messages))
+        wanted = _wanted(fields, limits, fresh_seed, prompt=prompt)
+    else:
+        wanted = _chat(fields, limits, fresh_seed, messages)
+    return replace(wanted, credits=credits, is_resumable=is_resumable)
 
 
 def _wanted(
@@ -147,11 +166,24 @@ def _wanted(
     include_usage = _include_usage(fields.take("stream_options"), stream=stream)
     timings = fields.flag("timings")
     terms = parse_terms(fields)
+    flush_tokens = fields.integer("flush_tokens", 1, MAX_FLUSH_TOKENS) or 0
+    flush_ms = fields.maybe_number("flush_ms", 0, MAX_FLUSH_MS) or 0.0
     fields.finish(neutral)
     is_truncated = sampling.truncate_prompt_tokens is not None
     checked = check_prompt(prompt, limits, is_truncated=is_truncated) if chat is None else None
     sampling = under_grammar(sampling, grammar, grammar_field)
-    return Wanted(checked, chat, sampling, stream, include_usage, timings, terms, grammar_field=grammar_field)
+    return Wanted(
+        checked,
+        chat,
+        sampling,
+        stream,
+        include_usage,
+        timings,
+        terms,
+        grammar_field=grammar_field,
+        flush_tokens=flush_tokens,
+        flush_ms=flush_ms,
+    )
 
 
 def check_model(name: str | None, limits: Limits) -> None:

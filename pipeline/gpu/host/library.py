@@ -131,6 +131,7 @@ class SamplingRows(Structure):
         ("top_p", c_void_p),
         ("seed", c_void_p),
         ("position", c_void_p),
+        ("mask", c_void_p),
     )
 
 

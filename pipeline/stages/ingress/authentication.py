@@ -12,6 +12,7 @@ from aiohttp.typedefs import Middleware
 from pipeline.core.keys import Key, KeyRing, Principal
 from pipeline.core.wire import bearer_of, tenant_of_key
 from pipeline.errors import ConfigError, RequestError
+from pipeline.stages.ingress import subprotocol
 
 PRINCIPAL = web.RequestKey("principal", Principal)
 
@@ -25,17 +26,29 @@ WRONG_KEY = RequestError(
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def authentication(keys: KeyRing | None, public: frozenset[Handler]) -> Middleware:
+def authentication(
+    keys: KeyRing | None, public: frozenset[Handler], sockets: frozenset[Handler] = frozenset()
+) -> Middleware:
     """Leaves a Principal in each request, or answers 401. Without keys everybody may come in.
 
     Args:
         public: handlers of routes that need no key. What matches no route is none of them.
+        sockets: those where a key may come as a subprotocol.
     """
 
     @web.middleware
     async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if keys is None or request.match_info.handler not in public:
-            request[PRINCIPAL] = principal_of(keys, request.headers.get("Authorization"))
+        authorization = request.headers.get("Authorization")
+        is_socket = request.match_info.handler in sockets
+        if is_socket and not bearer_of(authorization):
+            authorization = f"Bearer {subprotocol.key_of(request)}"
+        try:
+            if keys is None or request.match_info.handler not in public:
+                request[PRINCIPAL] = principal_of(keys, authorization)
+        except RequestError as error:
+            if not is_socket:
+                raise
+            return await subprotocol.refuse(request, error)
         return await handler(request)
 
     return authenticate

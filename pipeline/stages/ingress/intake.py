@@ -9,7 +9,15 @@ from pipeline.core.gate import Gate
 from pipeline.core.keys import NOBODY, Principal
 from pipeline.core.wire import SERVER_ERROR, Wanted
 from pipeline.errors import InboxClosed, RequestError
-from pipeline.messages import Cancel, Completion, FinishReason, GenerateRequest, Open, TokenLogprob
+from pipeline.messages import (
+    Cancel,
+    Completion,
+    FinishReason,
+    GenerateRequest,
+    Grant,
+    Open,
+    TokenLogprob,
+)
 from pipeline.runtime.stage import StageContext
 from pipeline.runtime.trace import Point
 from pipeline.telemetry import RequestSpan, Telemetry
@@ -94,6 +102,10 @@ class LiveRequest(ABC):
         """See ClientSink; 0 where nothing is written before the end."""
         return 0
 
+    def is_away(self) -> bool:
+        """See ClientSink."""
+        return False
+
 
 R = TypeVar("R", bound=LiveRequest)
 
@@ -116,6 +128,7 @@ class Intake:
         self._requests = ctx.outlet(GenerateRequest)
         self._opens = ctx.outlet(Open)
         self._cancels = ctx.outlet(Cancel)
+        self._grants = ctx.outlet(Grant)
         self._gate = ctx.resource(Gate)
         self._telemetry = ctx.resource(Telemetry)
         self._next_id = 0
@@ -176,6 +189,11 @@ class Intake:
             request.is_cancelled = True
             self._cancels.post(Cancel(request.request_id, FinishReason.CANCELLED))
 
+    def grant(self, request: LiveRequest, num_tokens: int) -> None:
+        """Its client takes so many more tokens. No-op for one that has ended, or has no credits."""
+        if request.request_id in self.live:
+            self._grants.post(Grant(request.request_id, num_tokens))
+
     def leave(self, request: LiveRequest) -> None:
         """Its client is gone, or was told all. No-op for a request that has ended."""
         request.detach()
@@ -208,6 +226,9 @@ class Intake:
             parent_span_id,
             is_chat=wanted.chat is not None,
             logprobs_sink=None if wanted.sampling.logprobs is None else live,
+            credits=wanted.credits,
+            flush_tokens=wanted.flush_tokens,
+            flush_ms=wanted.flush_ms,
         )
 
     def _check_open(self, num_requests: int) -> None:

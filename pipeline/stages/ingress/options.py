@@ -28,6 +28,10 @@ class IngressOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_headers: Annotated[int, Meta(ge=16, le=1024)] = 128
     max_live_requests: Count = 1024
     max_requests_per_socket: Count = 256
+    resume_s: Annotated[float, Meta(ge=0, le=600)] = 10.0
+    """How long a request that can be resumed outlives its websocket, or its end; 0: none can."""
+    max_lost_sockets: Count = 64
+    """Websockets whose requests wait for their client at a time; past it, the one lost first is given up."""
     keepalive_s: Seconds = 15.0
     """An idle connection, or one without a whole header (or TLS handshake) so far, is closed after this."""
     body_timeout_s: Seconds = 10.0

@@ -6,6 +6,17 @@ import socket
 _POLL_S = 0.02
 
 
+def unread_bytes(transport: asyncio.Transport) -> int:
+    """What waits in this process to be sent.
+
+    A TLS transport that was closed twice has lost what it could ask: on asyncio's loop and on uvloop's.
+    """
+    try:
+        return transport.get_write_buffer_size()
+    except AttributeError:
+        return 0
+
+
 async def until_read(transport: asyncio.Transport, max_unread_bytes: int, timeout_s: float) -> None:
     """Wait until at most `max_unread_bytes` are unread; past `timeout_s` the connection is aborted.
 
@@ -13,7 +24,7 @@ async def until_read(transport: asyncio.Transport, max_unread_bytes: int, timeou
     """
     try:
         async with asyncio.timeout(timeout_s):
-            while transport.get_write_buffer_size() > max_unread_bytes:  # noqa: ASYNC110 - see above
+            while unread_bytes(transport) > max_unread_bytes:  # noqa: ASYNC110 - see above
                 await asyncio.sleep(_POLL_S)
     except TimeoutError:
         transport.abort()

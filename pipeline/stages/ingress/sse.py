@@ -10,6 +10,7 @@ from pipeline.core.wire.answers import PING
 from pipeline.errors import RequestError
 from pipeline.messages import Completion
 from pipeline.stages.ingress.intake import Intake, LiveRequest
+from pipeline.stages.ingress.patience import unread_bytes
 
 
 class SseStream:
@@ -81,7 +82,7 @@ class SseStream:
     def buffered_bytes(self) -> int:
         if self._transport is None:
             return sum(map(len, self._held))
-        return self._transport.get_write_buffer_size()
+        return unread_bytes(self._transport)
 
     def write(self, data: bytes) -> None:
         """Whole events, or none: a text may be held back. Nothing follows the end."""

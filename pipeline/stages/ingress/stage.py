@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Never
 
-from aiohttp import web
+from aiohttp import WSCloseCode, web
 
 from pipeline.checkpoint.card import ModelCard
 from pipeline.core.keys import KeyRing
 from pipeline.core.wire import SERVER_ERROR, Limits
 from pipeline.errors import ConfigError, RequestError
-from pipeline.messages import Cancel, GenerateRequest, Open, TokenCall
+from pipeline.messages import Cancel, GenerateRequest, Grant, Open, TokenCall
 from pipeline.runtime.stage import Stage, StageContext
 from pipeline.stages.ingress.about import About
 from pipeline.stages.ingress.access_log import access_log
@@ -41,7 +41,7 @@ class Ingress(Stage[Never, IngressOptions]):
 
     Options = IngressOptions
     takes = ()
-    gives = (GenerateRequest, TokenCall, Open, Cancel)
+    gives = (GenerateRequest, TokenCall, Open, Grant, Cancel)
 
     def __init__(self, ctx: StageContext, options: IngressOptions) -> None:
         super().__init__(ctx, options)
@@ -116,8 +116,10 @@ class Ingress(Stage[Never, IngressOptions]):
             return
         for site in list(runner.sites):
             await site.stop()
-        self._intake.fail_all(SHUTTING_DOWN if self._intake.is_draining else SERVER_ERROR)
-        await self._websocket.close_all(_GOODBYE_S)
+        is_planned = self._intake.is_draining
+        self._intake.fail_all(SHUTTING_DOWN if is_planned else SERVER_ERROR)
+        code = WSCloseCode.GOING_AWAY if is_planned else WSCloseCode.INTERNAL_ERROR
+        await self._websocket.close_all(code, _GOODBYE_S)
         await runner.cleanup()
         await self._grammars.stop()
 
@@ -142,7 +144,7 @@ class Ingress(Stage[Never, IngressOptions]):
                 *([access_log(self.ctx.log)] if options.access_log else []),
                 replies(self.ctx.log, options.write_timeout_s, options.retry_after_s),
                 self._cors.middleware(),
-                authentication(self._keys, public),
+                authentication(self._keys, public, frozenset({self._websocket.serve})),
             ],
             client_max_size=options.max_body_bytes,
         )
@@ -167,7 +169,11 @@ class Ingress(Stage[Never, IngressOptions]):
         return app
 
     def _gauges(self) -> dict[str, float]:
-        return {"live_requests": self.num_live, "open_sockets": len(self._websocket.sockets)}
+        return {
+            "live_requests": self.num_live,
+            "open_sockets": len(self._websocket.sockets),
+            "lost_sockets": self._websocket.sessions.num_lost,
+        }
 
 
 def _limits(card: ModelCard, options: IngressOptions) -> Limits:

@@ -1,8 +1,6 @@
-"""The websocket door: GET /v1/stream, many requests on one socket.
+"""The websocket door: GET /v1/stream, many requests on one socket (docs/websocket.md).
 
-The socket's handler is its reader; the streamer writes frames straight to the transport. That is sound beside
-aiohttp's own writer (pings, pongs, close) because both hand over whole frames in one write, compression is
-off, so frames share no state, and nothing is written once `ws.closed` says that a close frame is out.
+The socket's handler is its reader; the streamer writes (stages.ingress.sockets).
 """
 
 import asyncio
@@ -11,82 +9,35 @@ from collections.abc import Callable
 
 from aiohttp import WSCloseCode, WSMessage, WSMsgType, web
 
-from pipeline.core.framing import text_frame
 from pipeline.core.wire import (
-    Answered,
     Frame,
     Limits,
+    check_bare,
     error_frame,
+    hello_frame,
+    parse_ack,
     parse_frame,
+    parse_grant,
+    parse_resume,
+    pong_frame,
     take_traceparent,
     wanted_of,
 )
 from pipeline.core.wire.fields import wrong
 from pipeline.errors import RequestError
-from pipeline.messages import Completion
+from pipeline.stages.ingress import subprotocol
 from pipeline.stages.ingress.authentication import PRINCIPAL
 from pipeline.stages.ingress.cors import Cors
 from pipeline.stages.ingress.grammars import GrammarDoor
-from pipeline.stages.ingress.intake import DRAINING, Arrival, Intake, LiveRequest
+from pipeline.stages.ingress.intake import DRAINING, Arrival, Intake
 from pipeline.stages.ingress.options import IngressOptions
 from pipeline.stages.ingress.patience import until_read
 from pipeline.stages.ingress.replies import traceparent_of
+from pipeline.stages.ingress.sessions import Sessions
+from pipeline.stages.ingress.sockets import Session, Socket, SocketRequest
 
 _MAX_UNREAD_BYTES = 1 << 20
 """Replies that a client lets pile up before its next frame is read; the streamer's own bound is lower."""
-
-
-class SocketRequest(LiveRequest):
-    """One request of a socket."""
-
-    def __init__(
-        self, intake: Intake, request_id: int, socket: "Socket", client_id: str, *, timings: bool
-    ) -> None:
-        super().__init__(intake, request_id)
-        self._socket = socket
-        self._client_id = client_id
-        self._frames = Answered(client_id, timings=timings)
-
-    def accept(self) -> None:
-        self._socket.write(self._frames.accepted(self.trace_parent))
-
-    def write_delta(self, text: str, num_tokens: int) -> None:
-        self._socket.write(self._frames.delta(text, num_tokens, self.take_logprobs()))
-
-    def write_done(self, completion: Completion) -> None:
-        self._end_with(self._frames.done(completion))
-
-    def write_error(self, error: RequestError) -> None:
-        self._end_with(self._frames.error(error))
-
-    def buffered_bytes(self) -> int:
-        return self._socket.buffered_bytes()
-
-    def _end_with(self, frame: bytes) -> None:
-        self._socket.write(frame)
-        del self._socket.live[self._client_id]
-
-
-class Socket:
-    """One connection: its transport and its live requests by the client's ids."""
-
-    def __init__(
-        self, ws: web.WebSocketResponse, transport: asyncio.Transport, handshake: web.Request
-    ) -> None:
-        self.ws = ws
-        self.transport = transport
-        self.traceparent = traceparent_of(handshake)
-        """For requests that bring none of their own."""
-        self.principal = handshake[PRINCIPAL]
-        self.live: dict[str, SocketRequest] = {}
-
-    def write(self, payload: bytes) -> None:
-        """Never waits; drops what a closed socket cannot take."""
-        if not (self.ws.closed or self.transport.is_closing()):
-            self.transport.write(text_frame(payload))
-
-    def buffered_bytes(self) -> int:
-        return self.transport.get_write_buffer_size()
 
 
 class WebsocketDoor:
@@ -108,11 +59,21 @@ class WebsocketDoor:
         self._cors = cors
         self._clock = clock
         self.sockets: set[Socket] = set()
+        self.sessions = Sessions(intake, options.resume_s, options.max_lost_sockets)
+        self._on: dict[object, Callable[[Session, Frame], None]] = {
+            "cancel": self._cancel,
+            "grant": self._grant,
+            "ack": self._acknowledge,
+            "resume": self._resume,
+            "ping": self._ping,
+        }
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
+        subprotocol.check_offer(request)
         ws = web.WebSocketResponse(
             timeout=self._options.write_timeout_s,
             heartbeat=self._options.ping_interval_s,
+            protocols=(subprotocol.PROTOCOL,),
             compress=False,
             max_msg_size=self._options.max_frame_bytes,
         )
@@ -120,81 +81,139 @@ class WebsocketDoor:
             raise RequestError("This path speaks websocket (RFC 6455).", status=426, code="upgrade_required")
         self._cors.check_socket(request)
         if self._intake.is_draining:
-            raise DRAINING
+            return await subprotocol.refuse(request, DRAINING)
         await ws.prepare(request)
-        transport = request.transport
-        if transport is None:
-            return ws
-        socket = Socket(ws, transport, request)
-        self.sockets.add(socket)
-        try:
-            async for message in ws:
-                await self._take(socket, message)
-                await until_read(transport, _MAX_UNREAD_BYTES, self._options.write_timeout_s)
-        finally:
-            self.sockets.discard(socket)
-            for live in list(socket.live.values()):
-                self._intake.leave(live)
+        if request.transport is not None:
+            await self._read(Socket(ws, request.transport), request)
         return ws
 
-    async def close_all(self, timeout_s: float) -> None:
-        """Say goodbye (1001) on every socket."""
+    async def close_all(self, code: WSCloseCode, timeout_s: float) -> None:
+        """Say goodbye on every socket."""
+        self.sessions.stop()
         try:
             async with asyncio.timeout(timeout_s):
-                closes = (socket.ws.close(code=WSCloseCode.GOING_AWAY) for socket in list(self.sockets))
-                await asyncio.gather(*closes)
+                await asyncio.gather(*(socket.ws.close(code=code) for socket in list(self.sockets)))
         except TimeoutError:
             for socket in self.sockets:
                 socket.transport.abort()
 
-    async def _take(self, socket: Socket, message: WSMessage) -> None:
+    async def _read(self, socket: Socket, request: web.Request) -> None:
+        session = self.sessions.open(socket, request[PRINCIPAL])
+        traceparent = traceparent_of(request)
+        self.sockets.add(socket)
+        if socket.has_version:
+            socket.write(hello_frame(session.token, self._limits.model, self._told_limits()))
+        try:
+            async for message in socket.ws:
+                await self._take(session, message, traceparent)
+                await until_read(socket.transport, _MAX_UNREAD_BYTES, self._options.write_timeout_s)
+        finally:
+            self.sockets.discard(socket)
+            is_goodbye = socket.ws.close_code == WSCloseCode.OK or self._intake.is_draining
+            self.sessions.close(session, is_lost=not is_goodbye)
+
+    def _told_limits(self) -> dict[str, object]:
+        options = self._options
+        return {
+            "max_frame_bytes": options.max_frame_bytes,
+            "max_requests": options.max_requests_per_socket,
+            "max_model_len": self._limits.max_model_len,
+            "ping_interval_s": options.ping_interval_s,
+            "resume_s": options.resume_s,
+        }
+
+    async def _take(self, session: Session, message: WSMessage, traceparent: str | None) -> None:
         """One frame; whatever is wrong with it is answered, and costs the socket nothing."""
         arrived_ns = self._clock()
         client_id = None
         try:
             frame = parse_frame(_text(message))
             client_id = frame.id
-            await self._obey(socket, frame, arrived_ns)
+            if frame.type == "generate":
+                traceparent = take_traceparent(frame) or traceparent
+                await self._generate(session, frame, Arrival(arrived_ns, session.principal, traceparent))
+            else:
+                self._handler(frame)(session, frame)
         except RequestError as error:
-            socket.write(error_frame(client_id, error))
+            session.write(error_frame(client_id, error))
 
-    async def _obey(self, socket: Socket, frame: Frame, arrived_ns: int) -> None:
-        if frame.type == "generate":
-            await self._generate(socket, frame, arrived_ns)
-        elif frame.type == "cancel":
-            self._cancel(socket, frame)
-        else:
-            raise wrong("type", '"generate" or "cancel"', frame.type, code="unknown_type")
+    def _handler(self, frame: Frame) -> Callable[[Session, Frame], None]:
+        handler = self._on.get(frame.type) if isinstance(frame.type, str) else None
+        if handler is None:
+            expected = ", ".join(f'"{name}"' for name in ("generate", *self._on))
+            raise wrong("type", f"one of {expected}", frame.type, code="unknown_type")
+        return handler
 
-    async def _generate(self, socket: Socket, frame: Frame, arrived_ns: int) -> None:
-        if frame.id in socket.live:
-            raise RequestError(
-                "A request with this 'id' is live on this socket.", param="id", code="duplicate_id"
-            )
-        if len(socket.live) >= self._options.max_requests_per_socket:
-            raise RequestError(
-                f"This socket has {len(socket.live)} live requests, the most allowed.",
-                status=429,
-                code="too_many_requests",
-            )
-        traceparent = take_traceparent(frame) or socket.traceparent
-        principal = socket.principal
+    async def _generate(self, session: Session, frame: Frame, arrival: Arrival) -> None:
+        self._check_room(session, frame.id)
         parsed = wanted_of(frame.fields, self._limits, secrets.randbits(63))
-        wanted = parsed.under(principal.tenant, principal.max_priority)
+        wanted = parsed.under(session.principal.tenant, session.principal.max_priority)
+        if wanted.is_resumable:
+            self._check_resumable(session)
         await self._grammars.check(wanted)
 
         def build(request_id: int) -> SocketRequest:
-            return SocketRequest(self._intake, request_id, socket, frame.id, timings=wanted.timings)
+            return SocketRequest(self._intake, request_id, session, frame.id, wanted, self.sessions.ended)
 
-        live = self._intake.submit(wanted, Arrival(arrived_ns, principal, traceparent), build)
-        socket.live[frame.id] = live
-        live.accept()
+        live = self._intake.submit(wanted, arrival, build)
+        session.requests[frame.id] = live
+        session.write(live.frames.accepted(live.trace_parent))
 
-    def _cancel(self, socket: Socket, frame: Frame) -> None:
-        """A cancel may cross the `done` of its request: for an id that is not live there is nothing to do."""
-        live = socket.live.get(frame.id)
-        if live is not None:
+    def _check_resumable(self, session: Session) -> None:
+        if not self._options.resume_s:
+            raise RequestError(
+                "This server resumes nothing: stages.ingress.options.resume_s is 0.",
+                param="resumable",
+                code="resume_off",
+            )
+        if session.socket is None or not session.socket.has_version:
+            raise RequestError(
+                f"'resumable' needs a socket that was opened with the subprotocol {subprotocol.PROTOCOL!r}.",
+                param="resumable",
+                code="resume_off",
+            )
+
+    def _check_room(self, session: Session, client_id: str) -> None:
+        if client_id in session.requests:
+            raise RequestError(
+                "A request with this 'id' is live on this socket, or its end is not acknowledged.",
+                param="id",
+                code="duplicate_id",
+            )
+        if len(session.requests) >= self._options.max_requests_per_socket:
+            raise RequestError(
+                f"This socket has {len(session.requests)} live requests, the most allowed.",
+                status=429,
+                code="too_many_requests",
+            )
+
+    def _cancel(self, session: Session, frame: Frame) -> None:
+        """A cancel may cross the `done` of its request: for an id that is not live there is nothing to do.
+        So it is with grants and acknowledgements.
+        """
+        check_bare(frame)
+        if live := session.requests.get(frame.id):
             self._intake.cancel(live)
+
+    def _grant(self, session: Session, frame: Frame) -> None:
+        num_tokens = parse_grant(frame)
+        if live := session.requests.get(frame.id):
+            self._intake.grant(live, num_tokens)
+
+    def _acknowledge(self, session: Session, frame: Frame) -> None:
+        index = parse_ack(frame)
+        if live := session.requests.get(frame.id):
+            live.acknowledge(index)
+
+    def _resume(self, session: Session, frame: Frame) -> None:
+        asked = parse_resume(frame)
+        if asked.session != session.token:
+            self._check_room(session, frame.id)
+        self.sessions.resume(asked, frame.id, session)
+
+    def _ping(self, session: Session, frame: Frame) -> None:
+        check_bare(frame)
+        session.write(pong_frame(frame.id))
 
 
 def _text(message: WSMessage) -> str:

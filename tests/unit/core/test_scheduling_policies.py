@@ -223,3 +223,31 @@ def test_a_prompt_of_the_same_rank_waits_until_the_one_under_way_is_done() -> No
     w.add(request(1, prompt=6, arrived_ms=1))
     w.step()
     assert w.plans[-1].request_ids == [0] and w.plans[-1].num_tokens == [8]
+
+
+def test_a_paused_one_gives_way_to_whoever_waits_and_comes_back() -> None:
+    w = world(max_num_seqs=1)
+    w.add(request(0, max_tokens=8))
+    w.step()
+    w.add(request(1, max_tokens=2, arrived_ms=1))
+    w.step()
+    assert list(w.core.residents.running) == [0], "who runs is not outranked"
+    w.core.pause(0, is_paused=True)
+    w.run()
+    assert w.order == [0, 1] and w.core.num_preemptions == 1
+    w.core.pause(0, is_paused=False)
+    w.run()
+    assert w.order == [0, 1, 0]
+
+
+def test_a_paused_one_gives_way_to_one_that_grows() -> None:
+    w = world(num_blocks=5)
+    w.add(request(0, prompt=8, max_tokens=4), request(1, prompt=8, max_tokens=12, arrived_ms=1))
+    w.step()
+    w.core.pause(0, is_paused=True)
+    for _ in range(12):
+        w.step()
+    assert w.core.num_preemptions == 1 and list(w.core.residents.running) == []
+    w.core.pause(0, is_paused=False)
+    w.run()
+    assert w.order == [0, 1, 0]

@@ -8,7 +8,7 @@ import pytest
 from pipeline.core.reasoning import ReasoningTags
 from pipeline.core.wire import (
     SERVER_ERROR,
-    Answer,
+    AnswerShape,
     Answered,
     ChatAnswer,
     CompletionAnswer,
@@ -50,13 +50,13 @@ def chunks(stream: bytes) -> list[Any]:
     return [msgspec.json.decode(part.removeprefix("data: ")) for part in parts]
 
 
-def stream(answer: Answer, texts: list[str], completion: Completion) -> list[Any]:
+def stream(answer: AnswerShape, texts: list[str], completion: Completion) -> list[Any]:
     (choice,) = answer.choices
     said = b"".join(choice.delta(text) for text in texts) + choice.finish(completion)
     return chunks(said + answer.end([completion]))
 
 
-def whole(answer: Answer, *texts: str, completion: Completion | None = None) -> Any:
+def whole(answer: AnswerShape, *texts: str, completion: Completion | None = None) -> Any:
     return msgspec.json.decode(answer.whole([Result(text, completion or ended()) for text in texts]))
 
 
@@ -201,7 +201,7 @@ def test_an_error_ends_a_stream() -> None:
 
 
 def test_frames() -> None:
-    frames = Answered('a"', timings=False)
+    frames = Answered('a"', wanted()[0])
     assert msgspec.json.decode(frames.accepted()) == {"type": "accepted", "id": 'a"'}
     for text in TEXTS:
         expected = {"type": "delta", "id": 'a"', "text": text, "tokens": 4}
@@ -212,7 +212,7 @@ def test_frames() -> None:
         "finish_reason": "cancelled",
         "usage": USAGE,
     }
-    check_timings(msgspec.json.decode(Answered("a", timings=True).done(ended()))["timings"])
+    check_timings(msgspec.json.decode(Answered("a", wanted(timings=True)[0]).done(ended()))["timings"])
 
 
 def test_an_error_that_passes_says_when() -> None:
@@ -227,4 +227,4 @@ def test_error_frames() -> None:
         "id": None,
         "error": error_object(error),
     }
-    assert msgspec.json.decode(Answered("a", timings=False).error(error))["id"] == "a"
+    assert msgspec.json.decode(Answered("a", wanted()[0]).error(error))["id"] == "a"

@@ -173,7 +173,6 @@ def test_neutral_values_are_accepted(field: str, value: Any) -> None:
     [
         ("prompt_logprobs", 1),
         ("tools", [{}]),
-        ("response_format", {"type": "json_object"}),
         ("suffix", "x"),
     ],
 )

@@ -20,6 +20,7 @@ from pipeline.messages import (
     Completion,
     FinishReason,
     GenerateRequest,
+    Grant,
     Open,
     Timings,
     TokenCall,
@@ -59,6 +60,7 @@ class Engine:
         self.requests: Inbox[GenerateRequest] = Inbox(queue_bound)
         self.opens: Inbox[Open] = Inbox(1)
         self.cancels: Inbox[Cancel] = Inbox(1)
+        self.grants: Inbox[Grant] = Inbox(1)
 
     async def next(self) -> tuple[GenerateRequest, ClientSink]:
         """The next request, and its sink, which must have been opened in the same tick."""
@@ -106,6 +108,7 @@ class World:
             TokenCall: self.engine.requests,
             Open: self.engine.opens,
             Cancel: self.engine.cancels,
+            Grant: self.engine.grants,
         }
         self.ctx = StageContext(
             "ingress",

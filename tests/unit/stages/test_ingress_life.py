@@ -162,7 +162,7 @@ def test_stop_answers_what_is_live(planned: bool, status: int, code: str) -> Non
             await w.error(await held, status, code)
             *_, error, done = await events(response)
             assert msgspec.json.decode(error)["error"]["code"] == code and done == "[DONE]"
-            assert await reading == ["accepted", code, 1001]
+            assert await reading == ["accepted", code, 1001 if planned else 1011]
             await w.stage.stop()
 
     asyncio.run(main())

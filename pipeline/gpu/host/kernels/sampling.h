@@ -1,6 +1,8 @@
 // Logits to token ids, as gpu/sampling.py says: greedy, temperature, top-k, top-p, seeded. A row is one task
 // and looks at nothing but itself.
 #pragma once
+#include <algorithm>
+#include <limits>
 #include <numeric>
 #include "nucleus.h"
 #include "team.h"
@@ -15,7 +17,33 @@ struct SamplingRows {
     const float* top_p;        // [R]; 1 is off
     const int64_t* seed;       // [R]
     const int64_t* position;   // [R]
+    const int32_t* mask;       // [R][ceil(vocab / 32)]: token 32 w + i may be chosen where bit i of w is 1; or null
 };
+
+inline void mask_32(uint32_t word, const float* logits, float* out, int count) {
+    constexpr float OUT = -std::numeric_limits<float>::infinity();
+    if (word == 0) {
+        std::fill_n(out, count, OUT);
+    } else if (word == ~uint32_t(0)) {
+        std::copy_n(logits, count, out);
+    } else {
+        for (int i = 0; i < count; ++i) out[i] = (word >> i) & 1 ? logits[i] : OUT;
+    }
+}
+
+// The row's logits, -inf where the mask has 0: in memory of the thread's own, which stays in its cache.
+inline const float* masked(const SamplingRows& rows, int row) {
+    const float* logits = rows.logits + row * rows.stride;
+    if (!rows.mask) return logits;
+    thread_local std::vector<float> kept;
+    kept.resize(rows.vocab);
+    const int32_t* words = rows.mask + int64_t(row) * ((rows.vocab + 31) / 32);
+    float* out = kept.data();
+    int begin = 0;
+    for (; begin + 32 <= rows.vocab; begin += 32) mask_32(words[begin / 32], logits + begin, out + begin, 32);
+    if (begin < rows.vocab) mask_32(words[begin / 32], logits + begin, out + begin, rows.vocab - begin);
+    return out;
+}
 
 // The number in [0, 1) of noise.py: two rounds of SplitMix64 (Steele, Lea & Flood 2014).
 inline uint64_t mix(uint64_t z) {
@@ -34,7 +62,7 @@ class RowSampler {
    public:
     RowSampler(const SamplingRows& rows, int row)
         : temperature_(rows.temperature[row]), top_k_(rows.top_k[row]), top_p_(rows.top_p[row]),
-          row_(rows.logits + row * rows.stride, rows.vocab, temperature_) {}
+          row_(masked(rows, row), rows.vocab, temperature_) {}
 
     int sample(double noise) const {
         if (!(temperature_ > 0)) return row_.best();

@@ -2,22 +2,25 @@
 
 A wake-up costs one pass over the rows and at most one timer, however many clients there are. Text is merged
 by core.coalesce's rule. A client whose buffer is full gets nothing more: its text is merged here, its
-request is paused, and after `slow_client_s` cancelled; nobody else waits for it.
+request is paused, and after `slow_client_s` cancelled; nobody else waits for it. A client that grants
+credit gets no more tokens than that (core.credit): its request is paused until it grants more, and after
+`max_paused_s` cancelled.
 """
 
 import asyncio
 from collections.abc import Sequence
-from typing import Annotated
 
 import msgspec
 
 from pipeline.core.answer import NEVER_DUE, Answer, Ending
 from pipeline.core.coalesce import FlushRule
+from pipeline.core.credit import Credit
 from pipeline.errors import RequestError
 from pipeline.messages import (
     Cancel,
     Completion,
     FinishReason,
+    Grant,
     Open,
     Pause,
     Rejected,
@@ -27,18 +30,9 @@ from pipeline.messages import (
 )
 from pipeline.runtime.stage import Stage, StageContext
 from pipeline.runtime.trace import Point
-from pipeline.telemetry import RequestRecord, Telemetry
-
-
-class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    flush_tokens: Annotated[int, msgspec.Meta(ge=1)] = 16
-    """A client is written to when this many tokens are pending,"""
-    flush_ms: Annotated[float, msgspec.Meta(ge=0, le=1000)] = 20.0
-    """or this long after its last write, whichever is first."""
-    client_buffer_bytes: Annotated[int, msgspec.Meta(ge=1024)] = 256 * 1024
-    """Bytes that may wait for one client's socket; past it, its request is paused."""
-    slow_client_s: Annotated[float, msgspec.Meta(gt=0)] = 10.0
-    """How long a client may leave its buffer full before its request is cancelled."""
+from pipeline.stages.stream import records
+from pipeline.stages.stream.options import StreamOptions
+from pipeline.telemetry import Telemetry
 
 
 class _Gone:
@@ -53,12 +47,15 @@ class _Gone:
     def buffered_bytes(self) -> int:
         return 0
 
+    def is_away(self) -> bool:
+        return False
 
-class Stream(Stage[TextBatch | Open | Rejected, StreamOptions]):
+
+class Stream(Stage[TextBatch | Open | Grant | Rejected, StreamOptions]):
     """Owns the sinks. Each gets any number of deltas, then exactly one `done` or `error`."""
 
     Options = StreamOptions
-    takes = (TextBatch, Open, Rejected)
+    takes = (TextBatch, Open, Grant, Rejected)
     gives = (Cancel, Pause, Resume)
 
     def __init__(self, ctx: StageContext, options: StreamOptions) -> None:
@@ -66,6 +63,7 @@ class Stream(Stage[TextBatch | Open | Rejected, StreamOptions]):
         self._rule = FlushRule(options.flush_tokens, int(options.flush_ms * 1e6))
         self._poll_ns = max(self._rule.max_wait_ns, 1_000_000)
         self._slow_ns = int(options.slow_client_s * 1e9)
+        self._max_paused_ns = int(options.max_paused_s * 1e9)
         self._answers: dict[int, Answer] = {}
         self._ended = asyncio.Event()
         self._waiting: dict[int, Answer] = {}
@@ -88,13 +86,15 @@ class Stream(Stage[TextBatch | Open | Rejected, StreamOptions]):
         """Requests without an ending yet; 0 when idle."""
         return len(self._answers)
 
-    async def handle(self, batch: Sequence[TextBatch | Open | Rejected]) -> None:
+    async def handle(self, batch: Sequence[TextBatch | Open | Grant | Rejected]) -> None:
         now_ns = self.ctx.clock()
         for message in batch:
             if isinstance(message, TextBatch):
                 self._write(message, now_ns)
             elif isinstance(message, Open):
-                self._answers[message.request_id] = Answer(message)
+                self._answers[message.request_id] = Answer(message, self._rule_of(message))
+            elif isinstance(message, Grant):
+                self._grant(message, now_ns)
             else:
                 self._reject(message)
         self._arm()
@@ -133,22 +133,23 @@ class Stream(Stage[TextBatch | Open | Rejected, StreamOptions]):
                 answer.embedding = embedding
         if step.logprobs is not None:
             self._take_logprobs(step.logprobs)
-        is_due = self._rule.is_due
         for request_id, text, num_tokens, finish in zip(
             step.request_ids, step.texts, step.num_tokens, step.finish_reasons, strict=True
         ):
             answer = answers.get(request_id)
             if answer is None:
                 continue
+            if answer.credit is not None:
+                text, num_tokens = self._spend(answer, answer.credit, text, num_tokens, now_ns)
             answer.text += text
             answer.num_pending += num_tokens
             if finish:
                 self._finish(answer, answer.end(step, FinishReason(finish), now_ns), now_ns)
             elif answer.paused_ns is None:
-                if is_due(answer.num_pending, answer.last_ns, now_ns):
+                if answer.rule.is_due(answer.num_pending, answer.last_ns, now_ns) or answer.spent_ns:
                     self._flush(answer, now_ns)
                 elif answer.due_ns == NEVER_DUE:
-                    self._wait(answer, self._rule.due_ns(answer.last_ns))
+                    self._wait(answer, answer.rule.due_ns(answer.last_ns))
 
     def _take_logprobs(self, told: SpelledLogprobs) -> None:
         for request_id, entry in zip(told.request_ids, told.entries, strict=True):
@@ -164,6 +165,13 @@ class Stream(Stage[TextBatch | Open | Rejected, StreamOptions]):
         self._unwait(answer)
         if answer.text:
             self._delta(answer, now_ns)
+        if answer.spent_ns is not None:
+            self._wait(answer, answer.spent_ns + self._max_paused_ns)
+
+    def _rule_of(self, opened: Open) -> FlushRule:
+        if not (opened.flush_tokens or opened.flush_ms):
+            return self._rule
+        return self._rule.coarser(opened.flush_tokens, int(opened.flush_ms * 1e6))
 
     def _delta(self, answer: Answer, now_ns: int) -> None:
         text, num_tokens = answer.take()
@@ -184,7 +192,9 @@ class Stream(Stage[TextBatch | Open | Rejected, StreamOptions]):
         if answer is None:
             return
         self._unwait(answer)
-        self._record_rejected(answer, rejected)
+        now_ns = self.ctx.clock()
+        self.ctx.trace.record(Point.FINISHED, self.ctx.name, answer.request_id, at_ns=now_ns)
+        self._journal.request(records.refused(answer, rejected, now_ns))
         answer.sink.error(
             RequestError(
                 rejected.message,
@@ -196,11 +206,17 @@ class Stream(Stage[TextBatch | Open | Rejected, StreamOptions]):
         )
 
     def _finish(self, answer: Answer, ending: Ending, now_ns: int) -> None:
-        """The terminal row has come; a client whose buffer is full gets it when it has read some."""
+        """The terminal row has come; a client whose buffer is full gets it when it has read some, one whose
+        credit is spent when it has granted what is still held. Who cancels is told nothing more.
+        """
+        if answer.credit is not None and ending.finish_reason in (FinishReason.CANCELLED, FinishReason.ERROR):
+            answer.num_written += answer.credit.discard()
         if answer.paused_ns is None and answer.sink.buffered_bytes() > self.options.client_buffer_bytes:
             self._pause(answer, now_ns)
-        if answer.paused_ns is None:
+        if answer.may_end:
             self._end(answer, ending)
+        elif answer.paused_ns is None:
+            self._flush(answer, now_ns)
 
     def _end(self, answer: Answer, ending: Ending) -> None:
         if answer.text or answer.logprobs:
@@ -212,7 +228,8 @@ class Stream(Stage[TextBatch | Open | Rejected, StreamOptions]):
         self._ended.set()
         self._num_cut_off -= isinstance(answer.sink, _Gone)
         self.ctx.trace.record(Point.FINISHED, self.ctx.name, answer.request_id, at_ns=now_ns)
-        self._record(answer, completion)
+        preempted_ns = self._journal.take_preempted(answer.request_id)
+        self._journal.request(records.ended(answer, completion, preempted_ns))
         if ending.finish_reason is FinishReason.ERROR:
             answer.sink.error(
                 RequestError("The server failed on this request.", status=500, code="internal_error")
@@ -220,60 +237,12 @@ class Stream(Stage[TextBatch | Open | Rejected, StreamOptions]):
         else:
             answer.sink.done(completion)
 
-    def _record(self, answer: Answer, completion: Completion) -> None:
-        timings = completion.timings
-        self._journal.request(
-            RequestRecord(
-                request_id=answer.request_id,
-                arrived_ns=answer.arrived_ns,
-                e2e_ns=timings.e2e_ns,
-                finish=completion.finish_reason.name.lower(),
-                code="",
-                num_prompt_tokens=completion.num_prompt_tokens,
-                num_output_tokens=completion.num_output_tokens,
-                num_preemptions=answer.num_preemptions,
-                ttft_ns=timings.ttft_ns,
-                segments_ns=timings.segments_ns,
-                ttft_segments_ns=timings.ttft_segments_ns,
-                paused_ns=answer.total_paused_ns,
-                trace_parent=answer.trace_parent,
-                parent_span_id=answer.parent_span_id,
-                is_chat=answer.is_chat,
-                preempted_ns=self._journal.take_preempted(answer.request_id),
-                num_cached_tokens=completion.num_cached_tokens,
-                num_dropped_tokens=completion.num_dropped_tokens,
-            )
-        )
-
-    def _record_rejected(self, answer: Answer, rejected: Rejected) -> None:
-        now_ns = self.ctx.clock()
-        self.ctx.trace.record(Point.FINISHED, self.ctx.name, answer.request_id, at_ns=now_ns)
-        self._journal.request(
-            RequestRecord(
-                request_id=answer.request_id,
-                arrived_ns=answer.arrived_ns,
-                e2e_ns=now_ns - answer.arrived_ns,
-                finish="rejected",
-                code=rejected.code or str(rejected.status),
-                num_prompt_tokens=0,
-                num_output_tokens=0,
-                num_preemptions=0,
-                ttft_ns=None,
-                segments_ns=(),
-                ttft_segments_ns=(),
-                paused_ns=0,
-                trace_parent=answer.trace_parent,
-                parent_span_id=answer.parent_span_id,
-                is_chat=answer.is_chat,
-            )
-        )
-
-    # Slow clients ---------------------------------------------------------------------------
+    # Those who take their time ---------------------------------------------------------------
 
     def _pause(self, answer: Answer, now_ns: int) -> None:
+        """Its client's buffer is full."""
         answer.paused_ns = now_ns
-        if answer.ending is None:
-            self.ctx.outlet(Pause).post(Pause(answer.request_id))
+        self._hold_back(answer)
         self._wait(answer, now_ns + self._poll_ns)
 
     def _look_again(self, answer: Answer, paused_ns: int, now_ns: int) -> None:
@@ -281,26 +250,59 @@ class Stream(Stage[TextBatch | Open | Rejected, StreamOptions]):
         if answer.sink.buffered_bytes() <= self.options.client_buffer_bytes // 2:
             answer.paused_ns = None
             answer.total_paused_ns += now_ns - paused_ns
-            if answer.ending is not None:
-                self._end(answer, answer.ending)
-                return
-            self.ctx.outlet(Resume).post(Resume(answer.request_id))
-            self._flush(answer, now_ns)
+            self._go_on(answer, now_ns)
+        elif answer.sink.is_away():
+            answer.total_paused_ns += now_ns - paused_ns
+            self._pause(answer, now_ns)
         elif now_ns - paused_ns >= self._slow_ns:
             answer.total_paused_ns += now_ns - paused_ns
-            self._give_up(answer)
+            self._give_up(answer, slow_client(self.options.slow_client_s))
         else:
             self._wait(answer, now_ns + self._poll_ns)
 
-    def _give_up(self, answer: Answer) -> None:
-        answer.sink.error(
-            RequestError(
-                f"The client reads too slowly: its buffer was full for {self.options.slow_client_s:g} s.",
-                status=408,
-                code="slow_client",
-            )
-        )
-        answer.sink, answer.logprobs_sink, answer.paused_ns = _Gone(), None, None
+    def _spend(
+        self, answer: Answer, credit: Credit, text: str, num_tokens: int, now_ns: int
+    ) -> tuple[str, int]:
+        """What of a row is within the credit. The scheduler is told when it is spent."""
+        taken = credit.take(text, num_tokens)
+        if credit.is_spent and answer.spent_ns is None:
+            answer.spent_ns = now_ns
+            self._hold_back(answer)
+        return taken
+
+    def _grant(self, grant: Grant, now_ns: int) -> None:
+        answer = self._answers.get(grant.request_id)
+        if answer is None or answer.credit is None:
+            return  # it has ended, or was given up
+        text, num_tokens = answer.credit.grant(grant.num_tokens)
+        answer.text += text
+        answer.num_pending += num_tokens
+        answer.spent_ns = now_ns if answer.credit.is_spent else None
+        if answer.paused_ns is None:
+            self._go_on(answer, now_ns)
+
+    def _go_on(self, answer: Answer, now_ns: int) -> None:
+        """It has room, or credit, again."""
+        if answer.ending is not None and answer.may_end:
+            self._end(answer, answer.ending)
+            return
+        self._hold_back(answer)
+        self._flush(answer, now_ns)
+
+    def _hold_back(self, answer: Answer) -> None:
+        """Tell the scheduler whether to plan more of it, if that has changed."""
+        is_held_back = answer.paused_ns is not None or answer.spent_ns is not None
+        if answer.ending is None and is_held_back != answer.is_held_back:
+            answer.is_held_back = is_held_back
+            message = Pause(answer.request_id) if is_held_back else Resume(answer.request_id)
+            self.ctx.outlet(type(message)).post(message)
+
+    def _give_up(self, answer: Answer, error: RequestError) -> None:
+        answer.sink.error(error)
+        if answer.credit is not None:
+            answer.num_written += answer.credit.discard()
+        answer.sink, answer.logprobs_sink, answer.credit = _Gone(), None, None
+        answer.paused_ns = answer.spent_ns = None
         answer.logprobs.clear()
         self._num_cut_off += 1
         self.service.num_errors += 1
@@ -339,9 +341,25 @@ class Stream(Stage[TextBatch | Open | Rejected, StreamOptions]):
         for answer in list(self._waiting.values()):
             if answer.due_ns > now_ns:
                 continue
-            if answer.paused_ns is not None:
-                self._look_again(answer, answer.paused_ns, now_ns)
-            else:
-                self._flush(answer, now_ns)
+            self._look(answer, now_ns)
         self._next_ns = min((answer.due_ns for answer in self._waiting.values()), default=NEVER_DUE)
         self._arm()
+
+    def _look(self, answer: Answer, now_ns: int) -> None:
+        """At one whose time has come."""
+        if answer.paused_ns is not None:
+            self._look_again(answer, answer.paused_ns, now_ns)
+        elif answer.spent_ns is not None and now_ns - answer.spent_ns >= self._max_paused_ns:
+            self._give_up(answer, no_credit(self.options.max_paused_s))
+        else:
+            self._flush(answer, now_ns)
+
+
+def slow_client(full_s: float) -> RequestError:
+    message = f"The client reads too slowly: its buffer was full for {full_s:g} s."
+    return RequestError(message, status=408, code="slow_client")
+
+
+def no_credit(spent_s: float) -> RequestError:
+    message = f"The client has granted no tokens for {spent_s:g} s."
+    return RequestError(message, status=408, code="no_credit")
