@@ -11,9 +11,10 @@ from typing import Any
 
 import aiohttp
 import pytest
+from msgspec.structs import replace
 
 from pipeline.checkpoint.card import ModelCard
-from tests.e2e.faults import Price, device
+from tests.e2e.faults import ROOMY, Price, device
 from tests.e2e.raw_http import Door, canary_ms, certificate, post
 from tests.e2e.world import Server, serving
 
@@ -39,6 +40,8 @@ flush_tokens = 1
 """
 """So that an answer is soon larger than all buffers."""
 TRICKLE_S = 0.1
+WIDE = replace(ROOMY, max_num_seqs=256)
+"""A paused request keeps its place in the batch until it is cut off: here there is one for everybody."""
 
 Attack = Callable[[Door], Awaitable[None]]
 
@@ -195,7 +198,7 @@ def test_with_the_limits_as_they_are(fake_card: ModelCard, tls: str) -> None:
 
     async def main() -> None:
         async with (
-            serving(fake_card, device(Price(5)), AS_THEY_ARE.format(tls=tls)) as server,
+            serving(fake_card, device(Price(5), WIDE), AS_THEY_ARE.format(tls=tls)) as server,
             aiohttp.ClientSession() as session,
         ):
             shrink_buffers(server)
