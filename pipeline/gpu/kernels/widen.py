@@ -1,8 +1,9 @@
-"""Stored codes as numbers, inside a kernel, exactly: by masks and one addition or product, for conversions have
-a fraction of their rate, and GPUs before sm_89 have none of e4m3.
+"""Stored codes as numbers, inside a kernel, exactly: by masks and one addition or product, for conversions
+have a fraction of their rate, and GPUs before sm_89 have none of e4m3.
 
-Of a cache, words of four codes or eight, int32 with the first code in the lowest bits, become bf16: two codes at
-a time (HADD2, HMUL2), in what way leaves the fewest instructions on sm_90. Of weights, bytes become fp32.
+Of a cache, words of four codes or eight, int32 with the first code in the lowest bits, become bf16: two codes
+at a time (HADD2, HMUL2), in the way that leaves the fewest instructions on sm_90. Of weights, bytes become
+fp32.
 """
 
 import triton
