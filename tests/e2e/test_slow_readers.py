@@ -20,7 +20,7 @@ from tests.e2e.test_slow_http import shrink_buffers
 from tests.e2e.world import Server, serving
 
 ENDLESS = {"prompt": "Hi", "max_tokens": 8000, "ignore_eos": True}
-FEW_SLOTS = replace(ROOMY, max_num_seqs=8, num_blocks=8192)
+FEW_SLOTS = replace(ROOMY, max_num_seqs=8)
 """Fewer than there are slow readers: these give way."""
 SOON = """
 [stages.ingress.options]
@@ -94,7 +94,7 @@ def test_with_the_limits_as_they_are(fake_card: ModelCard) -> None:
 
     async def main() -> None:
         async with (
-            serving(fake_card, device(Price(5, row=0), FEW_SLOTS), AS_THEY_ARE) as server,
+            serving(fake_card, device(Price(5, row=0), ROOMY), AS_THEY_ARE) as server,
             aiohttp.ClientSession() as session,
         ):
             shrink_buffers(server)
