@@ -17,7 +17,7 @@ VERSUS ?=
 PYTHON ?=
 CANDIDATES := $(or $(PYTHON),python3.13 python3.12 python3.11 python3.14 python3 python)
 
-.PHONY: help setup serve test format bench kernels nightly clean
+.PHONY: help setup serve test format bench kernels fuzz nightly clean
 
 help:  ## List the tasks
 	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/:.*## /|/' | while IFS='|' read -r name text; do printf '  make %-9s %s\n' "$$name" "$$text"; done
@@ -47,6 +47,9 @@ bench: .venv/.dev  ## Measure stages and pipeline with a runner that costs nothi
 
 kernels: .venv/.dev  ## Compile the GPU kernels for every supported model, and check registers, spills, shared memory
 	@$(BIN)/stageline compile-kernels --processes $$(getconf _NPROCESSORS_ONLN) $(ARGS)
+
+fuzz: .venv/.dev  ## Fuzz all readers of bytes from outside for a minute each (atheris; Linux)
+	@$(BIN)/python -m pytest -m 'nightly or not nightly' tests/fuzz $(ARGS)
 
 nightly: .venv/.dev  ## Run the tests that are too slow for `make test`
 	@$(BIN)/python -m pytest -m nightly $(ARGS)

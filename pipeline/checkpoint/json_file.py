@@ -20,5 +20,5 @@ def read_json(file: Path, kind: type[T]) -> T:
         ) from error
     except msgspec.ValidationError as error:
         raise ModelError(f"{file}: {error}") from error
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ModelError(f"{file} is not valid JSON: {error}. Fetch it again.") from error

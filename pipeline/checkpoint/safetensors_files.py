@@ -85,10 +85,10 @@ def _entries(file: Path) -> dict[str, _Entry]:
         handle.seek(8)
         header = handle.read(length)
     try:
-        raw: dict[str, Any] = msgspec.json.decode(header)
+        raw = msgspec.json.decode(header, type=dict[str, Any])
         raw.pop("__metadata__", None)
         return msgspec.convert(raw, dict[str, _Entry])
-    except (msgspec.DecodeError, AttributeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ModelError(
             f"{file} is damaged: its header is no safetensors header: {error}. Fetch it again."
         ) from error

@@ -40,6 +40,8 @@ class HostPlaces:
         """Is told of an entry that lost its place and is nowhere else."""
         self.written: Callable[[Entry], None] = lambda entry: None
         """Is told of an entry whose content has arrived in its place."""
+        self.unwritten: Callable[[Entry], None] = lambda entry: None
+        """Is told of an entry that has got a place in which its content is not yet."""
         self.renew(device)
 
     def renew(self, device: DeviceReady) -> None:
@@ -57,6 +59,7 @@ class HostPlaces:
         """What `entry` stands for is there, or will be once the next plan has run. `place` is held."""
         entry.place, self._entries[place] = place, entry
         self.pool.keep([place])
+        self.unwritten(entry)
 
     def discard(self, entry: Entry) -> None:
         """What is in its place is not worth keeping. A no-op if it has none."""

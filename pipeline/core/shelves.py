@@ -106,6 +106,10 @@ class Shelves:
         if self.is_open and entry.shelf == NOWHERE:
             self._offered[entry] = None
 
+    def withdraw(self, entry: Entry) -> None:
+        """Its place is another one, in which its content is not yet: it will be offered again."""
+        self._offered.pop(entry, None)
+
     def take_moves(self) -> DiskMoves | None:
         """What was asked for since the last call."""
         self._store_offered()

@@ -70,7 +70,7 @@ class Tiers:
         """`lost` is told of entries that are nowhere any more."""
         self.host.is_tier = True
         self.host.lost = self.shelves.lost = lost
-        self.host.written = self.shelves.offer
+        self.host.written, self.host.unwritten = self.shelves.offer, self.shelves.withdraw
 
     def restored(self) -> list[Entry]:
         """What an earlier process has left on disk."""

@@ -65,12 +65,14 @@ class GrammarChecker:
             process.communicate()
 
     def _ask(self, grammar: Grammar) -> str | None:
+        if self._process is not None and self._process.poll() is not None:
+            self.close()  # it has died since the last one
         process = self._process = self._process or self._start()
         assert process.stdin is not None
         try:
             write(process.stdin, grammar)
             verdict = self._answer(process, self._timeout_s)
-        except OSError:  # it has died meanwhile
+        except OSError:  # it dies
             verdict = None
         if verdict is None:
             self.close()

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher
 
 Words = npt.NDArray[np.int32]
+MAX_FRESH = 2
+"""Grammars of its own that one sequence may come to need; past them it fails."""
 
 
 class Constraint:
@@ -37,6 +39,7 @@ class Constraint:
         self._matcher: LLMatcher | None = None
         self._token_ids = list(token_ids)
         self._num_taken = 0
+        self._num_fresh = 0
         self._has_ended = False
 
     def accept(self, token_id: int) -> None:
@@ -51,7 +54,9 @@ class Constraint:
         try:
             if self._matcher is None:
                 self._matcher = self._compiled.result().deep_copy()
-            return self._fill(self._matcher, words) or self._fill(self._start_again(), words)
+            return self._fill(self._matcher, words) or (
+                self._num_fresh < MAX_FRESH and self._fill(self._start_again(), words)
+            )
         except Exception:  # of the compilation, whatever it is: told by False, once a step
             return False
 
@@ -71,5 +76,6 @@ class Constraint:
 
     def _start_again(self) -> "LLMatcher":
         self._matcher = self._compile_anew()
+        self._num_fresh += 1
         self._num_taken = 0
         return self._matcher

@@ -245,9 +245,13 @@ async def scrape(session: aiohttp.ClientSession, url: str) -> dict[str, float]:
 
 
 def rss_mib(pid: int) -> float:
+    """Of a process and those that it has started: the device worker is one."""
     match = re.search(r"^VmRSS:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     assert match is not None
-    return int(match[1]) / 1024
+    children = [
+        child for each in Path(f"/proc/{pid}/task").glob("*/children") for child in each.read_text().split()
+    ]
+    return int(match[1]) / 1024 + sum(rss_mib(int(child)) for child in children)
 
 
 def faults(report: Report, max_slope_per_min: float) -> list[str]:

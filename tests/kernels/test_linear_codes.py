@@ -69,12 +69,16 @@ def test_int4(size: tuple[int, int, int], kind: str) -> None:
 
 
 @isolated
-def test_a_row_has_the_same_bits_among_others_of_its_tiles() -> None:
-    from pipeline.gpu.kernels.linear_int8 import Int8Linear
+def test_a_row_has_the_same_bits_among_any_number() -> None:
+    from pipeline.gpu.kernels import linear_int4, linear_int8
 
-    linear = Int8Linear(random(32, 512), None)
-    x = random(16, 512).bfloat16()
-    assert linear(x)[3:4].equal(linear(x[3:4]))
+    weight, x = random(40, 320), random(65, 320).bfloat16()
+    blocks = blocks_of(weight, "Q4_1")
+    for linear in (linear_int8.Int8Linear(weight, None), linear_int4.Int4Linear(blocks, None, x.device)):
+        alone = linear(x[:1])[0]
+        assert all(linear(x[:rows])[0].equal(alone) for rows in (16, 17, 65))
+    for module in (linear_int4, linear_int8):
+        assert len({config.constants["DEPTH"] for config in module.CONFIGS.values()}) == 1
 
 
 @isolated

@@ -35,6 +35,8 @@ class TieredMachine(SharingMachine):
         self.disk: dict[int, tuple[Shelved, list[Cell | None], tuple[str, str]]] = {}
         self.asked_moves: deque[DiskMoves] = deque()
         self.answers: deque[DiskMoved] = deque()
+        self.bad_shelves: set[int] = set()
+        """What is there is not as it was written; known when it is fetched."""
         self.fault = ""
         self.is_ending = False
         num_places = data.draw(st.sampled_from([2, 4, 8, 30]))
@@ -81,6 +83,18 @@ class TieredMachine(SharingMachine):
         return self.places[entry.place] if entry.place != NOWHERE else self.disk[entry.shelf][2]
 
     @rule()
+    def host_memory_is_wanted(self) -> None:
+        """All that nobody holds, for a moment: what was cached there is on disk, or gone."""
+        for _ in range(3):
+            self.ask_disk()
+            self.disk_works(False)
+            self.disk_answers()
+        pool = self.scheduler.policies.host.pool
+        taken = pool.take(pool.num_free)
+        assert taken is not None
+        pool.give_back(taken)
+
+    @rule()
     def ask_disk(self) -> None:
         moves = self.cache.take_moves()
         if moves is not None:
@@ -109,7 +123,7 @@ class TieredMachine(SharingMachine):
         super().apply(worker)
         self.ask_disk()
         if self.now % 3:
-            self.disk_works(False)
+            self.disk_works(self.now % 5 == 0)
         if self.now % 2:
             self.disk_answers()
 
@@ -123,12 +137,14 @@ class TieredMachine(SharingMachine):
             return False
         if not move.is_fetch:
             name = Shelved(move.shelf, move.is_first, move.parent, move.tokens, move.key)
+            self.bad_shelves.discard(move.shelf)
             self.disk[move.shelf] = (name, list(runner._host_cells[move.place]), self.places[move.place])
             return True
         name, cells, owner = self.disk[move.shelf]
         assert name.key == move.key and name.tokens == move.tokens and name.parent == move.parent
         if is_bad:
-            del self.disk[move.shelf]
+            self.bad_shelves.add(move.shelf)
+        if move.shelf in self.bad_shelves:
             runner._host_cells[move.place] = GARBAGE
             return False
         runner._host_cells[move.place], self.places[move.place] = list(cells), owner

@@ -12,6 +12,8 @@ from pipeline.core.wire.limits import Limits
 from pipeline.core.wire.openapi_answers import RESPONSES, SCHEMAS
 from pipeline.core.wire.prompts import MAX_CHOICES, MAX_N
 from pipeline.core.wire.requests import MAX_FLUSH_MS, MAX_FLUSH_TOKENS
+from pipeline.core.wire.structured import MAX_CHOICES as MAX_TEXTS
+from pipeline.core.wire.structured import MAX_GRAMMAR_BYTES
 from pipeline.core.wire.terms import (
     KV_EVICTIONS,
     MAX_KV_TOKENS,
@@ -152,6 +154,20 @@ def _response(limits: Limits) -> Schema:
     return _body(fields | mine, ["input"])
 
 
+_GRAMMAR: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_GRAMMAR_BYTES}
+_KINDS: Schema = {
+    "json": {"type": "object", "description": "A JSON Schema"},
+    "regex": _GRAMMAR,
+    "choice": {
+        "type": "array",
+        "items": {"type": "string", "minLength": 1},
+        "minItems": 1,
+        "maxItems": MAX_TEXTS,
+    },
+    "grammar": _GRAMMAR | {"description": "In Lark's notation"},
+}
+
+
 _NOT_OF_RESPONSES = ("max_tokens", "n", "best_of", "stream_options")
 
 
@@ -197,6 +213,10 @@ def _generate(limits: Limits) -> Schema:
         "include_stop_str_in_output": _flag(),
         "skip_special_tokens": _flag(),
         "ignore_eos": _flag(),
+        "response_format": _maybe(_response_format()),
+        "structured_outputs": _maybe(
+            {"anyOf": [_body({name: each}, [name]) for name, each in _KINDS.items()]}
+        ),
         "seed": _integer(INT64_MIN, INT64_MAX),
         "n": _integer(1, MAX_N),
         "best_of": _integer(1, MAX_N),
@@ -245,6 +265,18 @@ def _integer(low: int, high: int) -> Schema:
 def _number(low: float, high: float, *, above_low: bool = False, nullable: bool = True) -> Schema:
     lowest = "exclusiveMinimum" if above_low else "minimum"
     return {"type": ["number", "null"] if nullable else "number", lowest: low, "maximum": high}
+
+
+def _response_format() -> Schema:
+    schema = {
+        "name": {"type": ["string", "null"]},
+        "description": {"type": ["string", "null"]},
+        "schema": {"type": "object", "description": "A JSON Schema"},
+        "strict": _flag(),
+    }
+    asks = {"type": {"const": "json_schema"}, "json_schema": _body(schema, ["schema"])}
+    plain = _body({"type": {"enum": ["text", "json_object"]}}, ["type"])
+    return {"anyOf": [plain, _body(asks, ["type", "json_schema"])]}
 
 
 def _flag() -> Schema:

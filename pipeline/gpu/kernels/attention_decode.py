@@ -14,8 +14,8 @@ Read: 2 * context * Hkv stored rows of the cache, once each. Beside them 4 * H *
 written and read once. Flops: 4 * context * H * D, in tensor cores as for at least 16 heads a group.
 Scratch: rows * splits that the tables have room for * H * (D + 1) * 4 bytes, and where mass is asked for
 rows * H * blocks * 4. An H100 is full from 528 programs on, rows * Hkv * context / SPLIT, 4 a multiprocessor.
-Each has two or three tiles of 16 KB under way: past the 30 KB a multiprocessor that
-bandwidth times latency asks for.
+Each has two or three tiles of 16 KB under way (of codes one, in registers): past the 30 KB a multiprocessor
+that bandwidth times latency asks for.
 """
 
 from functools import cache as once

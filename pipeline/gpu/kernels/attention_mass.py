@@ -84,7 +84,7 @@ def mass_kernel(
     blocks = head_blocks(tables + row * max_blocks, entries, is_entry, kv_head, KV_HEADS, BLOCK_SIZE)
     like = tl.zeros([1], q.dtype.element_ty)
     if KV == "bf16" or KV == "fp32":
-        keys = load_tile(k, None, blocks, entries, is_entry, like, KV, D, WIDTH, BLOCK_SIZE)
+        keys = load_tile(k, blocks, entries, is_entry, like, D, WIDTH, BLOCK_SIZE)
     else:
         codes = load_codes(k, blocks, entries, is_entry, KV, D, WIDTH, BLOCK_SIZE)
         of_keys = load_scales(k_scales, blocks, entries, is_entry, KV, D, WIDTH, BLOCK_SIZE)

@@ -146,7 +146,7 @@ def prefill_kernel(
             next_blocks = head_blocks(table, next_entries, next_is_entry, kv_head, KV_HEADS, BLOCK_SIZE)
             is_read = tl.full([TILE_KEYS], True, tl.int1) if part == 1 else entries < context_len
             if KV == "bf16" or KV == "fp32":
-                keys = load_tile(k, None, blocks, entries, is_read, queries, KV, D, WIDTH, BLOCK_SIZE)
+                keys = load_tile(k, blocks, entries, is_read, queries, D, WIDTH, BLOCK_SIZE)
             else:
                 keys = dequantised(k_codes, of_keys, queries, KV, WIDTH)
             scores = tl.dot(queries, tl.trans(keys), input_precision="ieee")
@@ -163,7 +163,7 @@ def prefill_kernel(
             shrink = tl.exp2(maximum - new_maximum)
             total = total * shrink + tl.sum(probs, 1)
             if KV == "bf16" or KV == "fp32":
-                values = load_tile(v, None, blocks, entries, is_read, queries, KV, D, WIDTH, BLOCK_SIZE)
+                values = load_tile(v, blocks, entries, is_read, queries, D, WIDTH, BLOCK_SIZE)
             else:
                 values = dequantised(v_codes, of_values, queries, KV, WIDTH)
                 k_codes = load_codes(k, next_blocks, next_entries, next_is_entry, KV, D, WIDTH, BLOCK_SIZE)

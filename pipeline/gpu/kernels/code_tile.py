@@ -9,8 +9,10 @@ something that a loop can carry.
 import triton
 import triton.language as tl
 
-from pipeline.gpu.kernels.stored_tile import SCALE_GROUP, load_token_scales
-from pipeline.gpu.kernels.widen import widen_e4m3, widen_int8, widen_nibble
+from pipeline.gpu.kernels.widen import widen_e4m3, widen_int8, widen_nibbles
+from pipeline.gpu.kv.dtype import GROUP
+
+SCALE_GROUP = tl.constexpr(GROUP)
 
 
 @triton.jit
@@ -18,17 +20,19 @@ def load_codes(
     stored, blocks, entries, is_read, KV: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
-    """[entries, bytes of WIDTH elements] uint8; arguments as stored_tile.load_tile."""
+    """[entries, words of WIDTH elements] int32, the first code in the lowest bits; arguments as
+    stored_tile.load_tile."""
     if KV == "bf16" or KV == "fp32":
         return 0
     else:
-        PER_BYTE: tl.constexpr = 2 if KV == "int4" else 1
+        PER_WORD: tl.constexpr = 8 if KV == "int4" else 4
         NUM_SCALES: tl.constexpr = (D + SCALE_GROUP - 1) // SCALE_GROUP if KV == "int4" else 1
-        SIZE: tl.constexpr = D // PER_BYTE
-        column = tl.arange(0, WIDTH // PER_BYTE)
-        at = blocks * (BLOCK_SIZE * (SIZE + 2 * NUM_SCALES)) + (entries % BLOCK_SIZE) * SIZE
-        mask = is_read[:, None] if D == WIDTH else is_read[:, None] & (column < SIZE)[None, :]
-        return tl.load(stored + at[:, None] + column[None, :], mask=mask, other=0)
+        SIZE: tl.constexpr = D // PER_WORD
+        word = tl.arange(0, WIDTH // PER_WORD)
+        at = blocks * (BLOCK_SIZE * SIZE + BLOCK_SIZE * NUM_SCALES // 2) + (entries % BLOCK_SIZE) * SIZE
+        mask = is_read[:, None] if D == WIDTH else is_read[:, None] & (word < SIZE)[None, :]
+        words = stored.to(tl.pointer_type(tl.int32))
+        return tl.load(words + at[:, None] + word[None, :], mask=mask, other=0)
 
 
 @triton.jit
@@ -36,9 +40,14 @@ def load_scales(
     scales, blocks, entries, is_read, KV: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
-    """fp32: [entries] of int8 and fp8, [entries, groups] of int4; 0 where nothing is read."""
+    """fp32: [entries] of int8 and fp8, [entries, groups] of int4; 0 where nothing is read.
+
+    Args:
+        scales: the same memory as the codes, counted in bf16 (cache.scales_of).
+    """
     if KV == "int8" or KV == "fp8":
-        return load_token_scales(scales, blocks, entries, is_read, D, BLOCK_SIZE)
+        at = blocks * (BLOCK_SIZE * (D + 2) // 2) + BLOCK_SIZE * D // 2 + entries % BLOCK_SIZE
+        return tl.load(scales + at, mask=is_read, other=0.0).to(tl.float32)
     elif KV == "int4":
         NUM_SCALES: tl.constexpr = (D + SCALE_GROUP - 1) // SCALE_GROUP
         group = tl.arange(0, WIDTH // SCALE_GROUP)
@@ -51,14 +60,21 @@ def load_scales(
 
 
 @triton.jit
+def widened(codes, scales, like, KV: tl.constexpr, WIDTH: tl.constexpr):
+    """[entries, WIDTH] of like's dtype: the codes of int8 and fp8, exact in bf16, for a token's scale belongs
+    to its score or its probability; what int4 stands for, rounded as in reference.attention."""
+    if KV == "int4":
+        numbers = widen_nibbles(codes).reshape(codes.shape[0], WIDTH // SCALE_GROUP, SCALE_GROUP)
+        numbers = numbers.to(like.dtype) * scales.to(like.dtype)[:, :, None]
+    elif KV == "int8":
+        numbers = widen_int8(codes).to(like.dtype)
+    else:
+        numbers = widen_e4m3(codes).to(like.dtype)
+    return numbers.reshape(codes.shape[0], WIDTH)
+
+
+@triton.jit
 def dequantised(codes, scales, like, KV: tl.constexpr, WIDTH: tl.constexpr):
     """[entries, WIDTH] of like's dtype, rounded to it as in reference.attention."""
-    if KV == "int8":
-        return widen_int8(codes).to(like.dtype) * scales.to(like.dtype)[:, None]
-    elif KV == "fp8":
-        return widen_e4m3(codes).to(like.dtype) * scales.to(like.dtype)[:, None]
-    else:
-        pairs = codes.to(tl.int32)
-        nibbles = tl.interleave(widen_nibble(pairs & 15), widen_nibble(pairs >> 4)) - 136.0
-        groups = nibbles.reshape(codes.shape[0], WIDTH // SCALE_GROUP, SCALE_GROUP) * scales[:, :, None]
-        return groups.reshape(codes.shape[0], WIDTH).to(like.dtype)
+    tile = widened(codes, scales, like, KV, WIDTH)
+    return tile if KV == "int4" else tile * scales.to(like.dtype)[:, None]

@@ -34,11 +34,11 @@ HALF = tl.constexpr(16)
 ZERO = 8
 """The code of Q4_0 that stands for 0."""
 CONFIGS: Configs = {
-    FEW_ROWS: LaunchConfig(4, 4, {"ROWS": 16, "COLUMNS": 32, "DEPTH": 512}),
-    SOME_ROWS: LaunchConfig(4, 4, {"ROWS": 64, "COLUMNS": 64, "DEPTH": 128}),
-    0: LaunchConfig(8, 3, {"ROWS": 128, "COLUMNS": 64, "DEPTH": 64}),
+    FEW_ROWS: LaunchConfig(4, 6, {"ROWS": 16, "COLUMNS": 32, "DEPTH": 128}),
+    SOME_ROWS: LaunchConfig(4, 4, {"ROWS": 64, "COLUMNS": 32, "DEPTH": 128}),
+    0: LaunchConfig(8, 2, {"ROWS": 128, "COLUMNS": 64, "DEPTH": 128}),
 }
-"""Few rows: 24 KB of codes on their way in a program, as many programs as an H100 has multiprocessors from
+"""Few rows: 10 KB of codes on their way in a program, as many programs as an H100 has multiprocessors from
 4,096 outputs on. Many: as large as registers allow."""
 
 

@@ -23,15 +23,15 @@ from pipeline.gpu.kernels.linear_tile import (
     store_outputs,
 )
 from pipeline.gpu.kernels.variant import ModelShape, Variant
-from pipeline.gpu.kernels.widen import widen_int8
+from pipeline.gpu.kernels.widen import widen_int8_bytes
 
 MAX_CODE = 127
 CONFIGS: Configs = {
-    FEW_ROWS: LaunchConfig(4, 4, {"ROWS": 16, "COLUMNS": 32, "DEPTH": 256}),
+    FEW_ROWS: LaunchConfig(4, 6, {"ROWS": 16, "COLUMNS": 32, "DEPTH": 128}),
     SOME_ROWS: LaunchConfig(4, 4, {"ROWS": 64, "COLUMNS": 64, "DEPTH": 128}),
-    0: LaunchConfig(8, 3, {"ROWS": 128, "COLUMNS": 128, "DEPTH": 64}),
+    0: LaunchConfig(8, 2, {"ROWS": 128, "COLUMNS": 64, "DEPTH": 128}),
 }
-"""Few rows: 24 KB of codes on their way in a program, as many programs as an H100 has multiprocessors from
+"""Few rows: 20 KB of codes on their way in a program, as many programs as an H100 has multiprocessors from
 4,096 outputs on. Many: as large as registers allow."""
 
 
@@ -55,7 +55,7 @@ def int8_kernel(
             is_weight = is_weight & (column < IN)[None, :]
         inputs = tl.load(x + column[None, :], mask=is_x, other=0.0)
         stored = tl.load(codes + column[None, :], mask=is_weight, other=0)
-        weights = widen_int8(stored).to(inputs.dtype)
+        weights = widen_int8_bytes(stored).to(inputs.dtype)
         acc = tl.dot(inputs, tl.trans(weights), acc, input_precision="ieee")
     acc *= tl.load(scales + output, mask=output < OUT, other=0.0)[None, :]
     store_outputs(acc, bias, out, row, output, num_rows, OUT)

@@ -1,4 +1,10 @@
-"""What the linears over stored codes have in common: tile sizes by rows, and how a result is stored."""
+"""What the linears over stored codes have in common: tile sizes by rows, and how a result is stored.
+
+DEPTH is one for all numbers of rows, so that a row's sum has the same steps in the same order among however
+many (docs/decisions/0024). How a step of 16 is rounded is the tensor cores' affair: before sm_90 there is one
+instruction; on sm_90 up to FEW_ROWS are multiplied by warps (HMMA), more by warp groups (HGMMA), and NVIDIA
+does not say that these round alike.
+"""
 
 from collections.abc import Mapping
 

@@ -19,11 +19,13 @@ from pipeline.gpu.kernels.cache import KV_BLOCK_DIM, Cache, kv_format
 from pipeline.gpu.kernels.linear_int8 import Int8Linear
 from pipeline.gpu.kernels.norm import add_rms_norm, rms_norm
 from pipeline.gpu.kernels.rope_kv import rope_and_write_kv
-from pipeline.gpu.kv.dtype import GROUP, KvDtype
+from pipeline.gpu.kv.dtype import GROUP, KvDtype, is_quantised
 from pipeline.gpu.reference.linear import make_linear
 
 MIN_HEAD_DIM = 16
 """The least that a matrix product of Triton adds up."""
+WORD_CODES = 8
+"""Codes are read by the word."""
 
 
 class TritonOps:
@@ -42,10 +44,12 @@ class TritonOps:
 
     def kv_format(self, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int) -> KvFormat:
         least = GROUP if self._kv_dtype == "int4" else MIN_HEAD_DIM
-        if not least <= head_dim <= MAX_HEAD_DIM:
+        multiple = WORD_CODES if is_quantised(self._kv_dtype) else 1
+        if not least <= head_dim <= MAX_HEAD_DIM or head_dim % multiple:
             raise ConfigError(
                 f'backend = "triton" has no attention for heads of {head_dim} with kv_dtype ='
-                f' "{self._kv_dtype}": they must have {least} to {MAX_HEAD_DIM}; set backend = "torch"'
+                f' "{self._kv_dtype}": they must have {least} to {MAX_HEAD_DIM}'
+                f'{f", a multiple of {multiple}" if multiple > 1 else ""}; set backend = "torch"'
             )
         return kv_format(num_blocks, block_size, num_kv_heads, head_dim, self._kv_dtype)
 

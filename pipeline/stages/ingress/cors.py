@@ -68,7 +68,7 @@ class Cors:
         origin = request.headers.get("Origin")
         if origin is None or self.allows(request):
             return
-        if _host_of(origin) != _host_of(f"//{request.headers.get('Host', '')}"):
+        if host_in(origin) != host_in(f"//{request.headers.get('Host', '')}"):
             raise RequestError(
                 "Pages of this origin may not use this server: see cors_origins.",
                 status=403,
@@ -76,7 +76,7 @@ class Cors:
             )
 
 
-def _host_of(url: str) -> str | None:
+def host_in(url: str) -> str | None:
     try:
         host = urlsplit(url).hostname
     except ValueError:
