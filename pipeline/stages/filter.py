@@ -150,10 +150,11 @@ def _rules_by_tenant(rules: Sequence[FilterRule]) -> dict[str, Rules | None]:
     chosen = {
         tenant: [rule for rule in rules if not rule.tenants or tenant in rule.tenants] for tenant in tenants
     }
-    return {tenant: _compiled(each) if each else None for tenant, each in chosen.items()}
+    return {tenant: compiled(each) if each else None for tenant, each in chosen.items()}
 
 
-def _compiled(rules: Sequence[FilterRule]) -> Rules:
+def compiled(rules: Sequence[FilterRule]) -> Rules:
+    """As they are matched. Raises ConfigError that says what is wrong with one."""
     try:
         import re2
     except ImportError as error:
