@@ -1,6 +1,6 @@
 """A conversation over the server's websocket: one connection an answer, so that there is none to lose.
 
-Knows the frames of /v1/stream (docs/api.md); knows no terminal.
+Knows the frames of /v1/stream (docs/websocket.md); knows no terminal.
 """
 
 import asyncio

@@ -47,9 +47,11 @@ SECRETS = {
         "frame",
         "header",
         "garbage",
+        "grammar",
     )
 }
 """Each is found although it is cut after 40 characters."""
+MAX_ERROR_CHARS = 1200
 KEY = SECRETS["key"] * 3
 POOR = SECRETS["key"] + "-poor"
 AUTH = {"Authorization": f"Bearer {KEY}"}
@@ -111,12 +113,34 @@ TOOLS: list[dict[str, Any]] = [
     },
     {"tools": [{"type": "function", "function": {"name": "a", "description": SECRETS["tool"], "x": 1}}]},
     {"tool_choice": {"function": {"name": SECRETS["tool"]}}},
-    {
-        "response_format": {
-            "type": "json_schema",
-            "json_schema": {"name": "a", "schema": {SECRETS["tool"]: 1}},
-        }
-    },
+    *(
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}}
+        for schema in (
+            {SECRETS["grammar"]: 1},
+            {"type": "object", "properties": {SECRETS["grammar"]: {"type": "nothing"}}},
+            {"$ref": f"#/{SECRETS['grammar']}"},
+            {"enum": [SECRETS["grammar"]], "minLength": -1},
+            {"type": "string", "pattern": f"({SECRETS['grammar']}"},
+        )
+    ),
+    *(
+        {"structured_outputs": {kind: value}}
+        for kind, value in (
+            ("regex", f"({SECRETS['grammar']}"),
+            ("grammar", f"start: {SECRETS['grammar']}"),
+            ("choice", [SECRETS["grammar"], 1]),
+            ("json", f'{{"{SECRETS["grammar"]}": '),
+            ("json", f'"{SECRETS["grammar"]}"'),
+        )
+    ),
+]
+INPUTS: list[Any] = [
+    [SECRETS["prompt"]],
+    {SECRETS["prompt"]: 1},
+    [{"role": "user", "content": [SECRETS["prompt"]]}],
+    [{"role": "user", "content": [{"type": "input_image", "image_url": SECRETS["prompt"]}]}],
+    [{"type": "function_call_output", "call_id": "a", "output": SECRETS["prompt"]}],
+    SECRETS["prompt"] * 1000,
 ]
 
 
@@ -166,8 +190,11 @@ class Seen:
         for place, text in {"the log": log, **self.pages, "an error": "\n".join(self.errors)}.items():
             assert len(text) > 20, place
             for name, secret in SECRETS.items():
+                if (place, name) == ("an error", "grammar"):
+                    continue  # what is wrong with a schema is said to whoever sent it, in a few of its words
                 at = text.find(secret)
                 assert at < 0, f"{name} is in {place}: {text[max(0, at - 300) : at + 100]}"
+        assert all(len(error) < MAX_ERROR_CHARS for error in self.errors)
         assert [each for each in expected if each not in log] == []
 
 
@@ -266,6 +293,8 @@ async def wrong_fields(session: aiohttp.ClientSession, seen: Seen, url: str) -> 
     for more in TOOLS:
         await post(session, seen, url + "/v1/chat/completions", CHAT | more)
         await post(session, seen, url + "/v1/completions", ASK | more)
+    for given in INPUTS:
+        await post(session, seen, url + "/v1/responses", {"input": given, "instructions": TEXT})
     for tokens in ([SECRETS["prompt"]], SECRETS["prompt"] + "x" * 50, [1, SECRETS["prompt"]]):
         await post(session, seen, url + "/detokenize", {"tokens": tokens}, status=400)
 
@@ -416,6 +445,7 @@ def test_of_all_that_goes_wrong_nothing_is_told(
             url = server.url
             await post(session, seen, url + "/v1/completions", ASK, status=200)
             await post(session, seen, url + "/v1/chat/completions", CHAT | {"stream": True}, status=200)
+            await post(session, seen, url + "/v1/responses", {"input": TEXT, "instructions": TEXT})
             await wrong_fields(session, seen, url)
             await wrong_requests(session, seen, url)
             await wrong_frames(session, seen, url)

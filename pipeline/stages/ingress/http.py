@@ -153,7 +153,7 @@ class HttpDoor:
         transport = request.transport
         if transport is None:
             raise ConnectionResetError("the client left before its answer began")
-        lose_silent_peer(transport, 2 * self._options.ping_interval_s)
+        lose_silent_peer(transport, self._options.ping_interval_s)
         # HTTP/1.0 knows no chunks: there the body ends with the connection
         stream.open(transport, is_chunked="Transfer-Encoding" in response.headers)
         return response

@@ -8,8 +8,8 @@ import pytest
 from pipeline.core.reasoning import ReasoningTags
 from pipeline.core.wire import (
     SERVER_ERROR,
-    AnswerShape,
     Answered,
+    AnswerShape,
     ChatAnswer,
     CompletionAnswer,
     Result,
