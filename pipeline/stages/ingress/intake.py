@@ -255,7 +255,7 @@ class Intake:
             arrival.at_ns,
             self._ctx.clock(),
             wanted.terms,
-            wanted.pooling,
+            pooling=wanted.pooling,
         )
         if refusal := self._gate.refusal(request):
             raise self._refused(refusal)
