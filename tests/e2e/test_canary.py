@@ -441,7 +441,7 @@ def test_of_all_that_goes_wrong_nothing_is_told(
     fake_card: ModelCard, tmp_path: Path, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
-        async with world(fake_card, tmp_path, seen, Says()) as (server, _, session):
+        async with world(fake_card, tmp_path, seen, Says()) as (server, page, session):
             url = server.url
             await post(session, seen, url + "/v1/completions", ASK, status=200)
             await post(session, seen, url + "/v1/chat/completions", CHAT | {"stream": True}, status=200)
@@ -449,7 +449,8 @@ def test_of_all_that_goes_wrong_nothing_is_told(
             await wrong_fields(session, seen, url)
             await wrong_requests(session, seen, url)
             await wrong_frames(session, seen, url)
-            await wrong_bytes(seen, int(url.rpartition(":")[2]))
+            for port in (url.rpartition(":")[2], page.port):
+                await wrong_bytes(seen, int(port))
             await wrong_clients(session, seen, server)
             await faults(session, seen, url, monkeypatch)
 
