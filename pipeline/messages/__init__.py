@@ -40,6 +40,7 @@ from pipeline.messages.requests import (
     TokenCall,
     TokenizedRequest,
     TokenReply,
+    ToolCall,
     Wake,
 )
 from pipeline.messages.sampling import (
@@ -114,5 +115,6 @@ __all__ = [
     "TokenLogprob",
     "TokenReply",
     "TokenizedRequest",
+    "ToolCall",
     "Wake",
 ]

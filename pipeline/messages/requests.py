@@ -8,9 +8,22 @@ from pipeline.messages.parts import FinishReason, Message, Pooling
 from pipeline.messages.sampling import SamplingParams, TokenLogprob
 
 
+class ToolCall(Message, frozen=True):
+    """A function that a model called, in the conversation so far."""
+
+    id: str
+    name: str
+    arguments: str
+    """A JSON object."""
+
+
 class ChatMessage(Message, frozen=True):
     role: str
     content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    """Of an assistant."""
+    tool_call_id: str = ""
+    """Of a tool: whose result it is."""
 
 
 class Terms(Message, frozen=True):
@@ -46,6 +59,8 @@ class GenerateRequest(Message, frozen=True):
     arrived_ns: int
     sent_ns: int
     terms: Terms = Terms()
+    tools: str = ""
+    """What a chat's template is told of them: OpenAI's list, as JSON. Empty: there are none."""
     pooling: Pooling = ""
 
 

@@ -187,7 +187,7 @@ class BatchEncoder:
     def _read(self, request: GenerateRequest) -> str | list[int]:
         """The request's text, checked and with the template applied, or its token ids."""
         if request.chat is not None:
-            return self._read_chat(request.chat)
+            return self._read_chat(request.chat, request.tools)
         if isinstance(request.prompt, str):
             return self._read_prompt(request.prompt)
         token_ids = request.prompt or []
@@ -206,7 +206,7 @@ class BatchEncoder:
                 param="prompt",
             )
 
-    def _read_chat(self, messages: list[ChatMessage]) -> str:
+    def _read_chat(self, messages: list[ChatMessage], tools: str = "") -> str:
         if self._template is None:
             raise RequestError(
                 f"The model {self._model} has no chat template; use the completions endpoint.",
@@ -215,8 +215,9 @@ class BatchEncoder:
             )
         check_messages(messages)
         texts = [text for message in messages for text in (message.role, message.content)]
+        texts += [tools, *(call.arguments for message in messages for call in message.tool_calls)]
         _check_bytes(texts, self._options.max_prompt_bytes, "messages")
-        return self._encoder.render(self._template, messages)
+        return self._encoder.render(self._template, messages, tools)
 
     def _encode_texts(self, prompts: list[Prompt], indices: list[int], is_rendered: bool) -> None:
         """Replace the texts among prompts[indices] by their encodings, or by what is wrong with each."""

@@ -24,6 +24,8 @@ from pipeline.core.wire.terms import (
     MAX_WAIT_MS,
     MIN_PATIENCE_MS,
 )
+from pipeline.core.wire.tool_messages import MAX_CALLS
+from pipeline.core.wire.tools import MAX_TOOLS
 from pipeline.messages import MAX_LOGPROBS
 
 Schema = dict[str, Any]
@@ -119,18 +121,54 @@ def _chat(limits: Limits) -> Schema:
     part = _body({"type": {"const": "text"}, "text": {"type": "string"}}, ["type", "text"])
     parts = {"type": "array", "items": part, "minItems": 1}
     content = {"anyOf": [{"type": "string"}, parts]}
-    message = _body({"role": {"enum": list(ROLES)}, "content": content}, ["role", "content"])
-    return _generate(limits) | {
-        "messages": {
-            "type": "array",
-            "items": message,
-            "minItems": 1,
-            "description": f"At most {MAX_PIECES} messages and parts together",
+    said = _body({"role": {"enum": list(ROLES)}, "content": content}, ["role", "content"])
+    called = _body(
+        {
+            "role": {"const": "assistant"},
+            "content": {"anyOf": [content, {"type": "null"}]},
+            "tool_calls": {"type": "array", "items": _CALL, "minItems": 1, "maxItems": MAX_CALLS},
         },
-        "separate_reasoning": _flag(),
-        "max_completion_tokens": _integer(1, limits.max_model_len),
-        "logprobs": _flag(),
-        "top_logprobs": _integer(0, MAX_LOGPROBS),
+        ["role", "tool_calls"],
+    )
+    result = _body(
+        {"role": {"const": "tool"}, "tool_call_id": _WORD, "content": content},
+        ["role", "tool_call_id", "content"],
+    )
+    message = {"anyOf": [said] if limits.tool_syntax is None else [said, called, result]}
+    return (
+        _generate(limits)
+        | _tool_fields(limits)
+        | {
+            "messages": {
+                "type": "array",
+                "items": message,
+                "minItems": 1,
+                "description": f"At most {MAX_PIECES} messages and parts together",
+            },
+            "separate_reasoning": _flag(),
+            "max_completion_tokens": _integer(1, limits.max_model_len),
+            "logprobs": _flag(),
+            "top_logprobs": _integer(0, MAX_LOGPROBS),
+        }
+    )
+
+
+def _tool_fields(limits: Limits) -> Schema:
+    if limits.tool_syntax is None:
+        return {"tools": _maybe({"type": "array", "maxItems": 0}), "tool_choice": _maybe({"const": "none"})}
+    function = {
+        "name": {"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,64}$"},
+        "description": {"type": ["string", "null"]},
+        "parameters": {"type": ["object", "null"], "description": "A JSON Schema"},
+        "strict": _flag(),
+    }
+    tool = _body({"type": {"const": "function"}, "function": _body(function, ["name"])}, ["type", "function"])
+    named = _body({"name": function["name"]}, ["name"])
+    choice = _body({"type": {"const": "function"}, "function": named}, ["type", "function"])
+    return {
+        "tools": _maybe({"type": "array", "items": tool, "maxItems": MAX_TOOLS}),
+        "tool_choice": {"anyOf": [{"enum": ["none", "auto", "required", None]}, choice]},
+        "parallel_tool_calls": _flag(),
     }
 
 
@@ -157,6 +195,22 @@ def _response(limits: Limits) -> Schema:
     return _body(fields | mine, ["input"])
 
 
+_WORD: Schema = {"type": "string", "pattern": "^[a-zA-Z0-9_.-]{1,128}$"}
+_CALL: Schema = {
+    "type": "object",
+    "properties": {
+        "id": _WORD,
+        "type": {"const": "function"},
+        "function": {
+            "type": "object",
+            "properties": {"name": _WORD, "arguments": {"type": "string", "description": "A JSON object"}},
+            "required": ["name", "arguments"],
+            "additionalProperties": False,
+        },
+    },
+    "required": ["id", "type", "function"],
+    "additionalProperties": False,
+}
 _GRAMMAR: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_GRAMMAR_BYTES}
 _KINDS: Schema = {
     "json": {"type": "object", "description": "A JSON Schema"},

@@ -38,10 +38,14 @@ _TIMINGS = _object(
     {"e2e_ms": _MS, "ttft_ms": _MAYBE_MS, "segments_ms": _SEGMENTS, "ttft_segments_ms": _SEGMENTS}
 )
 _HEAD: Schema = {"id": _TEXT, "object": _TEXT, "created": _COUNT, "model": _TEXT}
-_FINISH: Schema = {"enum": ["stop", "length", "cancelled", "content_filter"]}
+_FINISH: Schema = {"enum": ["stop", "length", "cancelled", "content_filter", "tool_calls"]}
+_CALL = _object(
+    {"id": _TEXT, "type": {"const": "function"}, "function": _object({"name": _TEXT, "arguments": _TEXT})}
+)
 _MESSAGE = _object(
-    {"role": {"const": "assistant"}, "content": _TEXT, "refusal": {"type": "null"}},
+    {"role": {"const": "assistant"}, "content": _MAYBE_TEXT, "refusal": {"type": "null"}},
     reasoning_content=_MAYBE_TEXT,
+    tool_calls=_array(_CALL),
 )
 _ENDED = _object({"status": {"enum": ["live", "cancelling", "ended"]}, "completion_tokens": _COUNT})
 

@@ -8,6 +8,7 @@ from aiohttp import WSCloseCode, web
 
 from pipeline.checkpoint.card import ModelCard
 from pipeline.core.keys import KeyRing
+from pipeline.core.tool_calls import syntax_of
 from pipeline.core.wire import SERVER_ERROR, Limits
 from pipeline.errors import ConfigError, RequestError
 from pipeline.messages import Cancel, GenerateRequest, Grant, Open, TokenCall
@@ -183,5 +184,6 @@ def _limits(card: ModelCard, options: IngressOptions) -> Limits:
         vocab_size=card.architecture.vocab_size,
         defaults=card.generation,
         reasoning=options.reasoning,
+        tool_syntax=syntax_of(card.chat_template),
         pooling=options.pooling,
     )
