@@ -8,6 +8,7 @@ from pipeline.core.scheduling import Scheduler
 from pipeline.core.sequence import Sequence
 from pipeline.messages import (
     DeviceReady,
+    PooledRow,
     Rejected,
     SampledBatch,
     SamplingParams,
@@ -15,7 +16,7 @@ from pipeline.messages import (
     Terms,
     TokenizedRequest,
 )
-from pipeline.runtime.testing import fake_drops
+from pipeline.runtime.testing import fake_drops, fake_embedding
 
 MS = 1_000_000
 EOS = 2
@@ -52,6 +53,14 @@ def sampled(plan: StepPlan, end_ns: int, token_id: int = 7) -> SampledBatch:
         [token_id] * len(rows),
         (plan.planned_ns, plan.planned_ns, end_ns, end_ns, end_ns),
         [fake_drops(plan.step_id, question) for question in plan.questions],
+        pooled=[
+            PooledRow(
+                plan.request_ids[k],
+                plan.epochs[k],
+                fake_embedding(plan.num_computed[k] + plan.num_tokens[k]),
+            )
+            for k in plan.pooled
+        ],
     )
 
 

@@ -15,9 +15,11 @@ from pipeline.checkpoint.card import ModelCard
 from pipeline.config import AdminConfig, Config
 from pipeline.errors import ConfigError
 from pipeline.stages.ingress.replies import quiet_logger, replies
+from pipeline.stages.ingress.site import Site
 
 _WRITE_TIMEOUT_S = 5.0
 _KEEPALIVE_S = 15.0
+_MAX_CONNECTIONS = 256
 _GOODBYE_S = 0.5
 
 
@@ -40,17 +42,21 @@ class AdminServer:
 
     async def start(self) -> None:
         """Raises ConfigError if the port cannot be opened."""
+        options: dict[str, Any] = {
+            "keepalive_timeout": _KEEPALIVE_S,
+            "access_log": None,
+            "logger": quiet_logger(self._log),
+            "lingering_time": _GOODBYE_S,
+        }
         runner = web.AppRunner(
             self._application(),
             handler_cancellation=True,  # a page that is closed ends its feed at once
-            keepalive_timeout=_KEEPALIVE_S,
-            access_log=None,
-            logger=quiet_logger(self._log),
             shutdown_timeout=_GOODBYE_S,
+            **options,
         )
         await runner.setup()
         port = self.wanted_port
-        site = web.TCPSite(runner, self._config.host, port, reuse_address=True)
+        site = Site(runner, self._config.host, port, _MAX_CONNECTIONS, options)
         try:
             await site.start()
         except OSError as error:

@@ -38,6 +38,18 @@ def fit(
     return wanted
 
 
+def fit_whole(num_prompt_tokens: int, max_model_len: int) -> None:
+    """Of a prompt that nothing is generated after, which may fill the model's length. Raises RequestError."""
+    if num_prompt_tokens == 0:
+        raise RequestError("The input is empty: it must hold at least one token.", param="input")
+    if num_prompt_tokens > max_model_len:
+        raise RequestError(
+            f"This model's length is {max_model_len} tokens, but the input has {num_prompt_tokens}.",
+            param="input",
+            code="context_length_exceeded",
+        )
+
+
 def num_kept(num_prompt_tokens: int, sampling: SamplingParams, max_model_len: int) -> int:
     """Of a prompt, what `truncate_prompt_tokens` leaves; these are its last tokens."""
     most = sampling.truncate_prompt_tokens

@@ -37,6 +37,7 @@ class Answer:
         "base_ns",
         "credit",
         "due_ns",
+        "embedding",
         "ending",
         "is_chat",
         "is_held_back",
@@ -82,6 +83,7 @@ class Answer:
         self.logprobs_sink = opened.logprobs_sink
         self.logprobs: list[TokenLogprob] = []
         """Of the pending tokens, where it asked."""
+        self.embedding: bytes | None = None
         self.text = ""
         self.num_pending = 0
         """Tokens since the last write, those without text included."""
@@ -145,6 +147,7 @@ class Answer:
             ),
             self.num_cached_tokens,
             self.num_dropped_tokens,
+            self.embedding,
         )
 
     def _segments(self, step: TextBatch, taken_ns: int) -> tuple[int, ...]:

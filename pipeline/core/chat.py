@@ -42,14 +42,14 @@ class ChatTemplate:
         except jinja2.TemplateSyntaxError as error:
             raise ModelError(f"the chat template, line {error.lineno}: {error.message}") from error
 
-    def render(self, messages: Sequence[ChatMessage]) -> str:
+    def render(self, messages: Sequence[ChatMessage], tools: list[Any] | None = None) -> str:
         """The conversation up to where the answer begins. RequestError if the template refuses it."""
-        plain = [{"role": message.role, "content": message.content} for message in messages]
+        plain = [_plain(message) for message in messages]
         parts: list[str] = []
         num_chars = 0
         try:
             for part in self._template.generate(
-                messages=plain, tools=None, documents=None, add_generation_prompt=True, **self._variables
+                messages=plain, tools=tools, documents=None, add_generation_prompt=True, **self._variables
             ):
                 num_chars += len(part)
                 if num_chars > self._max_chars:
@@ -80,6 +80,23 @@ def check_messages(messages: Sequence[ChatMessage]) -> None:
                 f"messages[{index}].role is {message.role[:40]!r}; it must be one of {', '.join(ROLES)}.",
                 param="messages",
             )
+
+
+def _plain(message: ChatMessage) -> dict[str, Any]:
+    """As Hugging Face's templates take it: a call's arguments are an object, not its JSON."""
+    plain: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        plain["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": json.loads(call.arguments)},
+            }
+            for call in message.tool_calls
+        ]
+    if message.tool_call_id:
+        plain["tool_call_id"] = message.tool_call_id
+    return plain
 
 
 class _Generation(jinja2.ext.Extension):

@@ -7,7 +7,7 @@ from itertools import chain
 from pipeline.core.flights import Flight
 from pipeline.core.sequence import Sequence
 from pipeline.core.timeline import Timeline
-from pipeline.messages import FinishReason, Logprobs, SequenceTimes, Started, TokenBatch
+from pipeline.messages import NO_TOKEN, FinishReason, Logprobs, SequenceTimes, Started, TokenBatch
 
 
 class Outcome:
@@ -75,6 +75,11 @@ class Outcome:
         self._start(sequence)
         self._timed.append(sequence)
 
+    def embedded(self, sequence: Sequence, embedding: bytes) -> None:
+        """The terminal row of one that yields no token but this."""
+        self.end(sequence, NO_TOKEN, FinishReason.STOP)
+        self._embeddings[sequence.request_id] = embedding
+
     def take(self, now_ns: int) -> TokenBatch | None:
         """The rows so far, given away; None if there is nothing to tell."""
         for worker in self._stepped:
@@ -92,6 +97,7 @@ class Outcome:
             elapsed_ns=tuple(chain.from_iterable(each.elapsed_ns for each in self._timelines)),
             sent_ns=now_ns,
             logprobs=self._logprobs,
+            embeddings=self._embeddings,
         )
         self._clear()
         return batch
@@ -126,3 +132,4 @@ class Outcome:
         self._started: list[Started] = []
         self._timed: list[Sequence] = []
         self._logprobs = None
+        self._embeddings: dict[int, bytes] = {}

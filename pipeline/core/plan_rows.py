@@ -30,6 +30,7 @@ class PlanRows:
         self._dropped_slots: list[int] = []
         self._dropped_cols: list[int] = []
         self._questions: list[DropQuestion] = []
+        self._pooled: list[int] = []
 
     @property
     def is_empty(self) -> bool:
@@ -62,6 +63,7 @@ class PlanRows:
                 retention.is_weighed,
                 sequence.num_prompt_tokens,
                 sequence.token_ids.copy() if sequence.sampling.follows_tokens else [],
+                sequence.pooling,
             )
         )
         sequence.num_told, sequence.dropped_cols = 0, []
@@ -105,12 +107,14 @@ class PlanRows:
         token_ids, start = sequence.token_ids, sequence.num_computed
         end = start + count
         is_last = end == sequence.num_tokens
+        if is_last and sequence.pooling:
+            self._pooled.append(self.num_rows)
         self._request_ids.append(sequence.request_id)
         self._epochs.append(sequence.epoch)
         self._slots.append(sequence.slot)
         self._num_tokens.append(count)
         self._num_computed.append(start)
-        self._samples.append(is_last)
+        self._samples.append(is_last and not sequence.pooling)
         if start < len(token_ids):
             self._token_ids += token_ids[start:end]
         else:
@@ -150,4 +154,5 @@ class PlanRows:
             dropped_slots=self._dropped_slots,
             dropped_cols=self._dropped_cols,
             questions=self._questions,
+            pooled=self._pooled,
         )

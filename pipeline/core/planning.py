@@ -214,7 +214,8 @@ class Planner:
         dropped of it is seen again by the first of its tokens: so it is always computed again as a whole.
         """
         self._outcome.leave(sequence)
-        num_kept = 0 if sequence.retention.drops else self._policies.eviction.evict(sequence)
+        keeps_none = sequence.retention.drops or sequence.is_computed_whole
+        num_kept = 0 if keeps_none else self._policies.eviction.evict(sequence)
         self._residents.leave(sequence)
         sequence.epoch += 1
         sequence.num_computed = num_kept

@@ -261,6 +261,8 @@ class PrefixCache:
 
     def _chain(self, sequence: Sequence, last: list[Entry], start: int) -> Iterator[Entry]:
         """Entries of its blocks from `start` on, as far as there are any; `last`: the one before, if any."""
+        if sequence.is_computed_whole:
+            return
         parent = last[0] if last else None
         num_lasting = min(len(sequence.token_ids) - 1, sequence.retention.num_sinks)
         for index in range(start, num_lasting // self._block_size):

@@ -10,10 +10,13 @@ So "<|im_end|>" in a message is encoded as the plain text it is, and without suc
 Hugging Face's apply_chat_template.
 """
 
+import json
 import secrets
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
+from typing import Any
 
+from msgspec.structs import replace
 from tokenizers import AddedToken, Encoding, Tokenizer
 
 from pipeline.core.chat import ChatTemplate
@@ -68,15 +71,46 @@ class PromptEncoder:
         """Their text, special tokens too, as their markers."""
         return self._tokenizer.decode(list(token_ids), skip_special_tokens=False)
 
-    def render(self, template: ChatTemplate, messages: Sequence[ChatMessage]) -> str:
-        """The conversation as text for `encode`: aliases where the template wrote markers."""
-        hidden = _Placeholders([template.source, *(message.content for message in messages)])
+    def render(self, template: ChatTemplate, messages: Sequence[ChatMessage], tools: str = "") -> str:
+        """The conversation as text for `encode`: aliases where the template wrote markers.
+
+        Args:
+            tools: what the template is told of them, as JSON; empty: there are none.
+        """
+        calls = [call.arguments for message in messages for call in message.tool_calls]
+        texts = [
+            template.source,
+            *(message.content for message in messages),
+            *map(_unescaped, (tools, *calls)),
+        ]
+        hidden = _Placeholders(texts)
         text = template.render(
-            [ChatMessage(message.role, self._hide(message.content, hidden)) for message in messages]
+            [self._hidden(message, hidden) for message in messages],
+            self._hide_all(json.loads(tools), hidden) if tools else None,
         )
         for marker, alias in self._aliases.items():
             text = text.replace(marker, alias)
         return hidden.show(text)
+
+    def _hidden(self, message: ChatMessage, hidden: "_Placeholders") -> ChatMessage:
+        return replace(
+            message,
+            content=self._hide(message.content, hidden),
+            tool_calls=tuple(
+                replace(call, arguments=json.dumps(self._hide_all(json.loads(call.arguments), hidden)))
+                for call in message.tool_calls
+            ),
+        )
+
+    def _hide_all(self, value: Any, hidden: "_Placeholders") -> Any:
+        """All texts in a JSON value, keys too."""
+        if isinstance(value, str):
+            return self._hide(value, hidden)
+        if isinstance(value, list):
+            return [self._hide_all(each, hidden) for each in value]
+        if isinstance(value, dict):
+            return {self._hide(key, hidden): self._hide_all(each, hidden) for key, each in value.items()}
+        return value
 
     def _hide(self, content: str, hidden: "_Placeholders") -> str:
         for marker in self._aliases:  # the longest first
@@ -146,6 +180,11 @@ class _Edges:
 
     def _lengths(self, text: str) -> range:
         return range(min(self._longest, len(text)), 0, -1)
+
+
+def _unescaped(text: str) -> str:
+    """All characters that the values of a JSON text have, and others."""
+    return json.dumps(json.loads(text), ensure_ascii=False) if text else ""
 
 
 def _new_alias() -> str:

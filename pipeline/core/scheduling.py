@@ -309,6 +309,7 @@ class Scheduler:
                 going_on.append(request_id)
                 token_ids.append(token_id)
         self._outcome.tokens(going_on, token_ids)
+        self._pool(sampled)
         if not self.roles[flight.worker].decodes:
             self._hand_over(going_on)
         return flight
@@ -335,6 +336,14 @@ class Scheduler:
         for sequence in self.residents.prefixes.released(now_ns):
             if self._live.get(sequence.request_id) is sequence and sequence.is_fetching:
                 self.waiting.fetched(sequence)
+
+    def _pool(self, sampled: SampledBatch) -> None:
+        """Those that yielded their embeddings have ended."""
+        for request_id, epoch, embedding in sampled.pooled:
+            sequence = self._live.get(request_id)
+            if sequence is not None and sequence.epoch == epoch:
+                self._release(sequence)
+                self._outcome.embedded(sequence, embedding)
 
     def _hand_over(self, request_ids: list[int]) -> None:
         """All that is known of them is computed: the next worker goes on with them."""

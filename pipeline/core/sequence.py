@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pipeline.core.prefix import Prefix
 from pipeline.core.retention import KEEP_ALL, Retention
 from pipeline.core.timeline import Clocked
-from pipeline.messages import SamplingParams, Terms, TokenizedRequest
+from pipeline.messages import Pooling, SamplingParams, Terms, TokenizedRequest
 
 NOT_TOLD = -1
 
@@ -31,6 +31,8 @@ class Sequence:
     arrived_ns: int
     """When it came to the door."""
     clocked: Clocked
+    pooling: Pooling = ""
+    """It ends with its prompt, and yields an embedding: that counts as its one token, and has no row."""
     end_ids: frozenset[int] = frozenset()
     """Token ids that end it."""
     epoch: int = 0
@@ -85,6 +87,7 @@ class Sequence:
             terms=request.terms,
             arrived_ns=request.arrived_ns,
             clocked=Clocked(request.segments_ns, request.sent_ns),
+            pooling=request.pooling,
         )
 
     @property
@@ -106,6 +109,13 @@ class Sequence:
     def num_entries(self) -> int:
         """Tokens that its context holds."""
         return self.num_computed - self.num_dropped
+
+    @property
+    def is_computed_whole(self) -> bool:
+        """No token of it may be taken from where its KV is kept: the states of all of them are wanted. (Those
+        of an embedding by its last token, which is never taken from a cache, are as in generation.)
+        """
+        return self.pooling == "mean"
 
     @property
     def is_held_out(self) -> bool:

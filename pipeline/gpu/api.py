@@ -49,6 +49,10 @@ class StepInputs:
     mass: Tensor | None = None
     """[B, max_blocks] int64, to be added to: how much the row's queries attended to each block of its table,
     summed over layers and query heads, in units of 2**-32. None: not asked for."""
+    hidden_rows: Tensor | None = None
+    """[H] int64, rising: which of the T tokens yield their hidden states, beside those of logits_rows; and"""
+    hidden: Tensor | None = None
+    """[H, C] fp32, to be written: these, after the final norm."""
 
 
 class LayerKv(NamedTuple):
@@ -155,7 +159,7 @@ class Model(Protocol):
     """A decoder with its weights on the device. Threads may each run a step at the same time."""
 
     def forward(self, inputs: StepInputs, layers: list[LayerKv]) -> Tensor:
-        """Write the step's keys and values; -> [R, V] logits of inputs.logits_rows."""
+        """Write the step's keys and values, and inputs.hidden; -> [R, V] logits of inputs.logits_rows."""
         ...
 
 

@@ -49,6 +49,13 @@ class ForwardPass:
             return self.norm(residual, weight)
         return self._ops.add_rms_norm(change, residual, weight, self._arch.rms_norm_eps)
 
+    def ended(self, x: Tensor) -> Tensor:
+        """x [T, C] is what the final norm gives: hidden states to whoever asked. -> [R, C], for logits."""
+        inputs = self._inputs
+        if inputs.hidden is not None and inputs.hidden_rows is not None:
+            inputs.hidden.copy_(x[inputs.hidden_rows])
+        return x[inputs.logits_rows]
+
     def attend(self, x: Tensor, layer: Attention, kv: LayerKv) -> Tensor:
         """[T, C] -> [T, C]; writes the step's keys and values."""
         ops, num_heads, num_kv_heads = self._ops, self._arch.num_heads, self._arch.num_kv_heads

@@ -14,6 +14,7 @@ from pipeline.gpu.graphs import NO_GRAPHS, DecodeGraphs, GraphShape
 from pipeline.gpu.kv.block_weights import BlockWeights
 from pipeline.gpu.kv.contexts import Contexts
 from pipeline.gpu.logprobs import AskedLogprobs
+from pipeline.gpu.pooling import PooledStep, PooledTokens, Pools
 from pipeline.gpu.sampling import SamplingRows
 from pipeline.gpu.sampling_columns import RULES, Columns
 from pipeline.gpu.sampling_slots import SamplingSlots
@@ -61,6 +62,8 @@ class PreparedStep:
     constrained: Constrained | None
     """Which of the R grammars constrain: their masks are not in `rows` yet."""
     weighing: Weighing
+    pooled: PooledStep | None
+    """None: no row is of an embedding."""
     shape: GraphShape | None
     """Of the graph that it is laid out for; None: it runs kernel by kernel."""
 
@@ -69,10 +72,12 @@ class SlotTable:
     """Per-slot state, [max_num_seqs, ...]: block tables and sampling columns in host memory, the last sampled
     token on the device. A plan that admits a sequence to a slot replaces its state.
 
-    For a step: `prepare`, `send`, the forward pass, `constrain`, sampling, `remember`, `weigh`, `launched`.
+    For a step: `prepare`, `send`, the forward pass, `constrain`, sampling, `remember`, `pool`, `weigh`,
+    `launched`.
 
     Args:
         max_num_tokens: of a step.
+        hidden_size: of the model's states, for embeddings.
         grammars: None: no request has one.
     """
 
@@ -84,6 +89,7 @@ class SlotTable:
         vocab_size: int,
         device: Device,
         max_num_tokens: int,
+        hidden_size: int,
         grammars: CompiledGrammars | None = None,
     ) -> None:
         self._block_size = block_size
@@ -92,6 +98,8 @@ class SlotTable:
         self._contexts = Contexts(max_num_seqs, block_size)
         self._weights = BlockWeights(max_num_seqs, max_blocks, self._torch_device)
         self._sampling = SamplingSlots(max_num_seqs, vocab_size, self._torch_device)
+        self._hidden_size = hidden_size
+        self._pools = Pools(max_num_seqs, hidden_size, self._torch_device)
         self._grammars = GrammarSlots(vocab_size, grammars)
         self._last_token = torch.zeros(max_num_seqs, dtype=torch.int64, device=self._torch_device)
         row_bytes = ROW_BYTES + max_blocks * self._block_tables.itemsize
@@ -103,13 +111,14 @@ class SlotTable:
         """Apply the plan's admissions and block changes, then lay its rows out; for a graph if one fits."""
         self._sampling.admit(plan.admitted)
         self._grammars.admit(plan.admitted)
+        cleared = self._pools.admit(plan.admitted)
         self._contexts.apply(plan, self._block_tables)
         self._block_tables[plan.block_slots, plan.block_cols] = plan.block_ids
         rows = rows_of(plan, self._contexts.num_dropped, self._block_tables, self._block_size)
         weighed = self._contexts.weighed_rows(rows.slots)
         fits = rows.is_decode and not weighed.size
         shape = graphs.fit(*rows.block_tables.shape) if fits else None
-        return self._lay_out(rows, plan, weighed, shape)
+        return self._lay_out(rows, plan, weighed, cleared, shape)
 
     def empty(self, shape: GraphShape) -> tuple[StepInputs, Tensor]:
         """Inputs and token slots of a decode step of this shape without a row: where those of every such step
@@ -153,6 +162,13 @@ class SlotTable:
         self._last_token.index_copy_(0, step.sample_slots, token_ids)
         self._sampling.remember(step.rows, token_ids)
 
+    def pool(self, step: PreparedStep) -> Tensor | None:
+        """Add the hidden states that count; [P, C] fp32 of the plan's pooled rows, None where it has none."""
+        if step.pooled is None or step.inputs.hidden is None:
+            return None
+        done = self._pools.add(step.pooled, step.inputs.hidden)
+        return done if done.shape[0] else None
+
     def weigh(self, step: PreparedStep) -> Tensor | None:
         """Add what the step's rows attended to; what block_weights.least answers the plan's questions from,
         [Q, N].
@@ -173,17 +189,18 @@ class SlotTable:
         self._grammars.forget()
 
     def _lay_out(
-        self, rows: StepRows, plan: StepPlan, weighed: Ints, shape: GraphShape | None
+        self, rows: StepRows, plan: StepPlan, weighed: Ints, cleared: Ints, shape: GraphShape | None
     ) -> PreparedStep:
         put = self._buffer.put
         self._buffer.begin()
         inputs, token_slots = self._put(rows, shape, has_mass=bool(weighed.size))
+        pooled = self._pools.tokens(rows, plan.pooled)
         sample_slots, last = rows.slots[rows.sampling], rows.ends[rows.sampling] - 1
         columns = self._sampling.columns(sample_slots, rows.positions[last])
         constrained = self._constrained(sample_slots, columns)
         asking = self._sampling.asked_logprobs(sample_slots)
         return PreparedStep(
-            inputs=inputs,
+            inputs=inputs if pooled is None else self._with_hidden(inputs, pooled),
             token_slots=token_slots,
             has_unknown=bool((rows.token_ids == NO_TOKEN).any()),
             rows=self._sampling.rows({name: put(column) for name, column in columns.items()}),
@@ -191,6 +208,7 @@ class SlotTable:
             asked=self._sampling.asked(sample_slots, asking, put(asking)) if asking.size else None,
             constrained=constrained,
             weighing=self._weighing(plan, rows.slots, weighed),
+            pooled=None if pooled is None else self._pooled(pooled, cleared),
             shape=shape,
         )
 
@@ -229,6 +247,15 @@ class SlotTable:
             mass=self._new_mass(num_rows, num_columns) if has_mass else None,
         )
         return inputs, token_slots
+
+    def _with_hidden(self, inputs: StepInputs, pooled: PooledTokens) -> StepInputs:
+        shape = (len(pooled.tokens), self._hidden_size)
+        hidden = torch.empty(shape, dtype=torch.float32, device=self._torch_device)
+        return replace(inputs, hidden_rows=self._buffer.put(pooled.tokens), hidden=hidden)
+
+    def _pooled(self, pooled: PooledTokens, cleared: Ints) -> PooledStep:
+        put = self._buffer.put
+        return PooledStep(put(pooled.slots), put(pooled.done), put(cleared) if cleared.size else None)
 
     def _new_mass(self, num_rows: int, num_columns: int) -> Tensor:
         return torch.zeros(num_rows, num_columns, dtype=torch.int64, device=self._torch_device)

@@ -15,8 +15,8 @@ class LaunchedStep:
     """Implements messages.StepHandle. What a fault of the device raises is raised where it is waited for.
 
     Args:
-        completion: its results are token ids, then logprobs where `asked`, then the weights that the plan's
-            questions are answered from, where it has any.
+        completion: its results are token ids, then logprobs where `asked`, then the embeddings of its pooled
+            rows, where it has any, then the weights that the plan's questions are answered from, likewise.
         failed: which of the sampling rows have no token, since their grammar has failed.
     """
 
@@ -47,9 +47,20 @@ class LaunchedStep:
             return []
         return least(self.completion.results_sync()[-1].numpy(), self.plan.questions)
 
+    def embeddings_sync(self) -> list[bytes]:
+        if not self.plan.pooled:
+            return []
+        rows = self.completion.results_sync()[self._num_before].numpy().astype("<f4", copy=False)
+        return [row.tobytes() for row in rows]
+
     def logprobs_sync(self) -> Logprobs | None:
         if self.asked is None:
             return None
-        columns = self.completion.results_sync()[1 : 1 + len(DeviceLogprobs._fields)]
+        columns = self.completion.results_sync()[1 : self._num_before]
         told = DeviceLogprobs(*columns)
         return told.to_message(self.asked, list(compress(self.plan.request_ids, self.plan.samples)))
+
+    @property
+    def _num_before(self) -> int:
+        """Results before the embeddings."""
+        return 1 if self.asked is None else 1 + len(DeviceLogprobs._fields)

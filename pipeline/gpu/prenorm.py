@@ -63,7 +63,7 @@ class PreNormDecoder:
             x = step.add_norm(x, residual, layer.mlp_norm)
             change = layer.down(ops.silu_and_mul(layer.gate_up(x)))
         x = step.add_norm(change, residual, self._norm)
-        return self._head(x[inputs.logits_rows])
+        return self._head(step.ended(x))
 
 
 def pre_norm_family(attention: Callable[[Architecture], Shapes]) -> Family:

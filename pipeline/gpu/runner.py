@@ -94,8 +94,8 @@ class Runner:
             logits = self._forward(step)
             rows, failed = self._slots.constrain(step)
             token_ids, logprobs = self._sample(logits, step, rows)
-            weights = self._slots.weigh(step)
-            results = [token_ids, *(logprobs or ()), *(() if weights is None else (weights,))]
+            others = [each for each in (self._slots.pool(step), self._slots.weigh(step)) if each is not None]
+            results = [token_ids, *(logprobs or ()), *others]
             completion = self._device.finish(results)
         self._slots.launched(step, completion)
         return LaunchedStep(plan, completion, step.asked, failed)
@@ -337,7 +337,8 @@ class _Parts:
     def _new_slots(self, device: Device) -> SlotTable:
         options = self.options
         sizes = (options.max_num_seqs, self.max_blocks, options.block_size, self.architecture.vocab_size)
-        return SlotTable(*sizes, device, options.max_num_batched_tokens, self.grammars)
+        tokens = options.max_num_batched_tokens
+        return SlotTable(*sizes, device, tokens, self.architecture.hidden_size, self.grammars)
 
     def _new_op(self) -> SamplingOp:
         op, faster = self.sampling_op(), self.opened.sampler

@@ -91,9 +91,16 @@ class Results:
             self._num_sent += 1
 
     def _done(self, handle: StepHandle) -> StepDone:
-        token_ids, drops, logprobs = handle.token_ids_sync(), handle.drops_sync(), handle.logprobs_sync()
+        token_ids = handle.token_ids_sync()  # first: it waits for the step
         return StepDone(
-            self._worker, handle.plan.step_id, handle.begin_ns, handle.end_ns, token_ids, drops, logprobs
+            self._worker,
+            handle.plan.step_id,
+            handle.begin_ns,
+            handle.end_ns,
+            token_ids,
+            handle.drops_sync(),
+            handle.embeddings_sync(),
+            handle.logprobs_sync(),
         )
 
 

@@ -2,7 +2,7 @@
 
 `checker` says whether a grammar can be used, in a process of its own that it cannot hurt; `compiled` keeps
 those that were found good, for the runner; `constraint` follows one sequence through one. The library behind
-it is llguidance, an extra: docs/decisions/0028-structured-output.md.
+it is llguidance, an extra: docs/decisions/0030-structured-output.md.
 """
 
 from importlib.util import find_spec

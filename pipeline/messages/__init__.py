@@ -16,6 +16,7 @@ from pipeline.messages.parts import (
     STEP_SEGMENTS,
     FinishReason,
     Message,
+    Pooling,
 )
 from pipeline.messages.requests import (
     Cancel,
@@ -39,6 +40,7 @@ from pipeline.messages.requests import (
     TokenCall,
     TokenizedRequest,
     TokenReply,
+    ToolCall,
     Wake,
 )
 from pipeline.messages.sampling import (
@@ -53,6 +55,7 @@ from pipeline.messages.sampling import (
 from pipeline.messages.steps import (
     Admitted,
     DropQuestion,
+    PooledRow,
     SampledBatch,
     SequenceTimes,
     Started,
@@ -90,6 +93,8 @@ __all__ = [
     "Message",
     "Open",
     "Pause",
+    "PooledRow",
+    "Pooling",
     "Rejected",
     "Reopen",
     "Resume",
@@ -110,5 +115,6 @@ __all__ = [
     "TokenLogprob",
     "TokenReply",
     "TokenizedRequest",
+    "ToolCall",
     "Wake",
 ]

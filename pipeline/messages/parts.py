@@ -1,6 +1,7 @@
 """What all messages share: their base, how a request ends, the segments of its life."""
 
 from enum import IntEnum
+from typing import Literal
 
 import msgspec
 
@@ -26,6 +27,10 @@ SEGMENTS = (
 
 STEP_SEGMENTS = slice(3, 9)
 """The part of SEGMENTS that is spent on the step cycle and accounted per step (core.timeline)."""
+
+
+Pooling = Literal["", "last", "mean"]
+"""Of which tokens' hidden states a request's embedding is made; empty: it generates text instead."""
 
 
 class FinishReason(IntEnum):

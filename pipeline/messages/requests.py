@@ -4,13 +4,26 @@ from typing import Protocol
 
 from pipeline.errors import RequestError
 from pipeline.messages.disk import DiskReady
-from pipeline.messages.parts import FinishReason, Message
+from pipeline.messages.parts import FinishReason, Message, Pooling
 from pipeline.messages.sampling import SamplingParams, TokenLogprob
+
+
+class ToolCall(Message, frozen=True):
+    """A function that a model called, in the conversation so far."""
+
+    id: str
+    name: str
+    arguments: str
+    """A JSON object."""
 
 
 class ChatMessage(Message, frozen=True):
     role: str
     content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    """Of an assistant."""
+    tool_call_id: str = ""
+    """Of a tool: whose result it is."""
 
 
 class Terms(Message, frozen=True):
@@ -46,6 +59,9 @@ class GenerateRequest(Message, frozen=True):
     arrived_ns: int
     sent_ns: int
     terms: Terms = Terms()
+    tools: str = ""
+    """What a chat's template is told of them: OpenAI's list, as JSON. Empty: there are none."""
+    pooling: Pooling = ""
 
 
 class TokenReply(Protocol):
@@ -80,6 +96,8 @@ class TokenizedRequest(Message, frozen=True):
     segments_ns: tuple[int, int, int]
     """ingress.service, tokenize.wait, tokenize.service; their sum is sent_ns - arrived_ns."""
     terms: Terms = Terms()
+    pooling: Pooling = ""
+    """Where it is set, max_tokens is 1: the embedding counts as the one token that it yields."""
 
 
 class Rejected(Message, frozen=True):
@@ -187,6 +205,8 @@ class Completion(Message, frozen=True):
     num_cached_tokens: int = 0
     """Of the prompt, that were not computed."""
     num_dropped_tokens: int = 0
+    embedding: bytes | None = None
+    """What the request asked for, if that was one: see PooledRow."""
 
 
 class ClientSink(Protocol):

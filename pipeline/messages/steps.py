@@ -3,9 +3,9 @@
 Whoever emits a list gives it away.
 """
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from pipeline.messages.parts import Message
+from pipeline.messages.parts import Message, Pooling
 from pipeline.messages.sampling import Logprobs, SamplingParams, SpelledLogprobs
 
 
@@ -27,6 +27,8 @@ class Admitted(Message, frozen=True):
     token_ids: list[int] = []
     """Prompt and output so far, where sampling.follows_tokens; else empty. The device counts what it samples
     in the slot from then on itself."""
+    pooling: Pooling = ""
+    """Which of its tokens' hidden states are added up, from its first token on."""
 
 
 class DropQuestion(Message, frozen=True):
@@ -77,6 +79,8 @@ class StepPlan(Message, frozen=True):
     dropped_slots: list[int] = []
     dropped_cols: list[int] = []
     questions: list[DropQuestion] = []
+    pooled: list[int] = []
+    """Rows, rising, that reach the end of a sequence which yields no token but its embedding."""
 
 
 class StepHandle(Protocol):
@@ -106,10 +110,23 @@ class StepHandle(Protocol):
         """Of the sampling rows whose requests asked, in row order; None: none did. Waits for the device."""
         ...
 
+    def embeddings_sync(self) -> list[bytes]:
+        """See PooledRow.embedding; of each of the plan's pooled rows. Waits for the device."""
+        ...
+
     @property
     def end_ns(self) -> int:
         """When the device ended the step; valid once `is_ready()`."""
         ...
+
+
+class PooledRow(NamedTuple):
+    """A row that yielded an embedding."""
+
+    request_id: int
+    epoch: int
+    embedding: bytes
+    """[C] fp32, little endian, of length 1 (L2). All NaN where the model's states are no numbers."""
 
 
 class SampledBatch(Message, frozen=True):
@@ -125,6 +142,8 @@ class SampledBatch(Message, frozen=True):
     drops: list[list[int]] = []
     """Columns for each of the plan's questions."""
     logprobs: Logprobs | None = None
+    pooled: list[PooledRow] = []
+    """Beside the rows that sampled."""
 
 
 class Started(Message, frozen=True):
@@ -174,6 +193,8 @@ class TokenBatch(Message, frozen=True):
     sent_ns: int
     logprobs: Logprobs | None = None
     """Of those tokens in it whose requests asked."""
+    embeddings: dict[int, bytes] = {}
+    """By request id, of terminal rows without a token."""
 
 
 class TextBatch(Message, frozen=True):
@@ -191,3 +212,5 @@ class TextBatch(Message, frozen=True):
     taken_ns: int
     sent_ns: int
     logprobs: SpelledLogprobs | None = None
+    embeddings: dict[int, bytes] = {}
+    """See TokenBatch."""

@@ -48,6 +48,7 @@ class StepDone(Message, frozen=True):
     end_ns: int
     token_ids: list[int]
     drops: list[list[int]]
+    embeddings: list[bytes]
     logprobs: Logprobs | None = None
 
 

@@ -1,6 +1,7 @@
 """Fakes, shipped for stage authors: a runner without a device, and a clock that is set by hand."""
 
 from collections.abc import Callable, Mapping, Sequence
+from struct import pack
 from time import perf_counter_ns
 
 from pipeline.messages import NO_TOKEN, DeviceReady, DropQuestion, SamplingParams, StepPlan
@@ -38,9 +39,18 @@ class FakeHandle:
         """As if all blocks weighed the same but for where they are."""
         return [fake_drops(self.plan.step_id, question) for question in self.plan.questions]
 
+    def embeddings_sync(self) -> list[bytes]:
+        plan = self.plan
+        return [fake_embedding(plan.num_computed[row] + plan.num_tokens[row]) for row in plan.pooled]
+
     def logprobs_sync(self) -> None:
         """It has no probabilities, and tells of none."""
         return None
+
+
+def fake_embedding(num_tokens: int) -> bytes:
+    """What FakeRunner makes of a prompt of so many tokens: a unit vector that tells their number."""
+    return pack("<8f", *(1.0 if num_tokens % 8 == at else 0.0 for at in range(8)))
 
 
 def fake_drops(step_id: int, question: DropQuestion) -> list[int]:

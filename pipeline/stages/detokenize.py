@@ -126,6 +126,7 @@ class Detokenize(Stage[TokenBatch, NoOptions]):
             taken_ns,
             self.ctx.clock(),
             None if step.logprobs is None else self._spelled(step.logprobs, request_ids, num_tokens),
+            step.embeddings,
         )
 
     def _spelled(self, told: Logprobs, request_ids: list[int], num_tokens: list[int]) -> SpelledLogprobs:

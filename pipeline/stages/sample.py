@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import compress
 from typing import ClassVar
 
-from pipeline.messages import SampledBatch, StepHandle
+from pipeline.messages import PooledRow, SampledBatch, StepHandle
 from pipeline.runtime.stage import NoOptions, Stage
 
 
@@ -50,5 +50,14 @@ class Sample(Stage[StepHandle, NoOptions]):
                     ),
                     drops=drops,
                     logprobs=step.logprobs_sync(),
+                    pooled=_pooled(step) if plan.pooled else [],
                 )
             )
+
+
+def _pooled(step: StepHandle) -> list[PooledRow]:
+    plan = step.plan
+    return [
+        PooledRow(plan.request_ids[row], plan.epochs[row], embedding)
+        for row, embedding in zip(plan.pooled, step.embeddings_sync(), strict=True)
+    ]

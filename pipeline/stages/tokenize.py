@@ -13,10 +13,11 @@ from functools import partial
 from typing import Annotated, NamedTuple, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 from tokenizers import Encoding
 
 from pipeline.checkpoint.card import ModelCard
-from pipeline.core.admission import fit, num_kept
+from pipeline.core.admission import fit, fit_whole, num_kept
 from pipeline.core.chat import ChatTemplate, check_messages
 from pipeline.core.completed_sampling import complete
 from pipeline.core.prompts import PromptEncoder
@@ -105,6 +106,7 @@ class Tokenize(Stage[GenerateRequest | TokenCall, TokenizeOptions]):
             now_ns,
             (request.sent_ns - request.arrived_ns, taken_ns - request.sent_ns, now_ns - taken_ns),
             request.terms,
+            request.pooling,
         )
         await self.ctx.outlet(TokenizedRequest).send(message)
 
@@ -185,7 +187,7 @@ class BatchEncoder:
     def _read(self, request: GenerateRequest) -> str | list[int]:
         """The request's text, checked and with the template applied, or its token ids."""
         if request.chat is not None:
-            return self._read_chat(request.chat)
+            return self._read_chat(request.chat, request.tools)
         if isinstance(request.prompt, str):
             return self._read_prompt(request.prompt)
         token_ids = request.prompt or []
@@ -204,7 +206,7 @@ class BatchEncoder:
                 param="prompt",
             )
 
-    def _read_chat(self, messages: list[ChatMessage]) -> str:
+    def _read_chat(self, messages: list[ChatMessage], tools: str = "") -> str:
         if self._template is None:
             raise RequestError(
                 f"The model {self._model} has no chat template; use the completions endpoint.",
@@ -213,8 +215,9 @@ class BatchEncoder:
             )
         check_messages(messages)
         texts = [text for message in messages for text in (message.role, message.content)]
+        texts += [tools, *(call.arguments for message in messages for call in message.tool_calls)]
         _check_bytes(texts, self._options.max_prompt_bytes, "messages")
-        return self._encoder.render(self._template, messages)
+        return self._encoder.render(self._template, messages, tools)
 
     def _encode_texts(self, prompts: list[Prompt], indices: list[int], is_rendered: bool) -> None:
         """Replace the texts among prompts[indices] by their encodings, or by what is wrong with each."""
@@ -232,6 +235,8 @@ class BatchEncoder:
                 prompts[i] = encoding
 
     def _admit(self, request: GenerateRequest, prompt: Encoding | list[int]) -> Encoded:
+        if request.pooling:
+            return self._admit_whole(request, prompt)
         is_chat, sampling = request.chat is not None, request.sampling
         num_tokens = num_kept(len(prompt), sampling, self._max_model_len)
         max_tokens = fit(  # first, for the ids of a text that is far too long would take a while to make
@@ -245,6 +250,15 @@ class BatchEncoder:
             prompt = self._encoder.ids_of(prompt, is_rendered=is_chat)
         filled = complete(sampling, max_tokens, self._eos_ids, self._encoder)
         return Encoded(prompt[len(prompt) - num_tokens :], filled)
+
+    def _admit_whole(self, request: GenerateRequest, prompt: Encoding | list[int]) -> Encoded:
+        """Of an embedding: nothing comes after the prompt."""
+        sampling = replace(request.sampling, max_tokens=1)
+        num_tokens = num_kept(len(prompt), sampling, self._max_model_len + 1)
+        fit_whole(num_tokens, self._max_model_len)
+        if isinstance(prompt, Encoding):
+            prompt = self._encoder.ids_of(prompt, is_rendered=False)
+        return Encoded(prompt[len(prompt) - num_tokens :], sampling)
 
 
 def _template(card: ModelCard, max_chars: int) -> ChatTemplate | None:

@@ -2,10 +2,12 @@
 
 import asyncio
 import re
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import aiohttp
 import pytest
+import uvloop
 
 from pipeline.checkpoint.card import ModelCard
 from pipeline.runtime.testing import FakeRunner
@@ -120,7 +122,10 @@ def tls(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     return f'{soon}tls_cert = "{cert}"\ntls_key = "{key}"\n'
 
 
-def test_it_is_refused_or_closed_within_a_second(fake_card: ModelCard, tls: str) -> None:
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_it_is_refused_or_closed_within_a_second(
+    fake_card: ModelCard, tls: str, run: Callable[[Coroutine[Any, Any, None]], None]
+) -> None:
     async def main() -> None:
         async with serving(fake_card, lambda: FakeRunner(ROOM), tls) as server:
             door = Door.of(server, is_tls="tls_cert" in tls)
@@ -135,7 +140,7 @@ def test_it_is_refused_or_closed_within_a_second(fake_card: ModelCard, tls: str)
                 assert await canary_ms(session, door, 3)
             await server.rest()
 
-    asyncio.run(main())
+    run(main())
 
 
 @pytest.mark.parametrize("case", ANSWERED)

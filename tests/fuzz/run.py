@@ -20,7 +20,13 @@ MAX_BYTES = 4096
 def main(name: str, seconds: int) -> None:
     """Does not return: libFuzzer ends the process. New inputs go to a folder that is thrown away."""
     with tempfile.TemporaryDirectory() as found:
-        options = [f"-max_total_time={seconds}", f"-max_len={MAX_BYTES}", "-timeout=10", "-rss_limit_mb=2048"]
+        options = [
+            f"-max_total_time={seconds}",
+            f"-max_len={MAX_BYTES}",
+            "-timeout=10",
+            "-rss_limit_mb=2048",
+            "-print_final_stats=1",
+        ]
         atheris.Setup([sys.argv[0], *options, "-verbosity=0", found, str(CORPUS / name)], TARGETS[name])
         atheris.Fuzz()
 

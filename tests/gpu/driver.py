@@ -11,7 +11,7 @@ from pipeline.checkpoint.card import Architecture
 from pipeline.gpu.models import find_model
 from pipeline.gpu.runner import Runner
 from pipeline.gpu.sampling import SamplingOp, SamplingRows
-from pipeline.messages import NO_TOKEN, Admitted, SamplingParams, StepPlan
+from pipeline.messages import NO_TOKEN, Admitted, Pooling, SamplingParams, StepPlan
 
 GREEDY = SamplingParams(temperature=0.0)
 TINY = Architecture(
@@ -46,6 +46,8 @@ class Sequence:
     token_ids: list[int]
     """What the scheduler knows: the prompt, then NO_TOKEN for each output, which the device remembers."""
     sampling: SamplingParams
+    pooling: Pooling = ""
+    embedding: Tensor | None = None
     num_computed: int = 0
     blocks: list[int] = field(default_factory=list)
     output: list[int] = field(default_factory=list)
@@ -77,8 +79,10 @@ class Driver:
         self._saved: list[tuple[int, int]] = []
         self._next_place = 0
 
-    def add(self, prompt: Iterable[int], sampling: SamplingParams = GREEDY) -> Sequence:
-        return Sequence(self._free_slots.pop(), list(prompt), sampling)
+    def add(
+        self, prompt: Iterable[int], sampling: SamplingParams = GREEDY, pooling: Pooling = ""
+    ) -> Sequence:
+        return Sequence(self._free_slots.pop(), list(prompt), sampling, pooling)
 
     def remove(self, sequence: Sequence) -> None:
         self._free_blocks += sequence.blocks
@@ -106,7 +110,10 @@ class Driver:
         """One step that computes the next `count` tokens of each sequence; -> those that got a token."""
         plan = self._plan(rows)
         sampled = [sequence for (sequence, _), samples in zip(rows, plan.samples, strict=True) if samples]
-        token_ids = self.runner.launch(plan).token_ids_sync()
+        launched = self.runner.launch(plan)
+        token_ids = launched.token_ids_sync()
+        for row, embedding in zip(plan.pooled, launched.embeddings_sync(), strict=True):
+            rows[row][0].embedding = torch.frombuffer(bytearray(embedding), dtype=torch.float32)
         for sequence, count in rows:
             sequence.num_computed += count
             sequence.is_new = False
@@ -142,9 +149,9 @@ class Driver:
             slots=[s.slot for s in sequences],
             num_tokens=[count for _, count in rows],
             num_computed=[s.num_computed for s in sequences],
-            samples=[end == len(s.token_ids) for s, _, end in spans],
+            samples=[end == len(s.token_ids) and not s.pooling for s, _, end in spans],
             token_ids=[token for s, start, end in spans for token in s.token_ids[start:end]],
-            admitted=[Admitted(s.slot, s.sampling, s.slot) for s in sequences if s.is_new],
+            admitted=[Admitted(s.slot, s.sampling, s.slot, pooling=s.pooling) for s in sequences if s.is_new],
             block_slots=[slot for slot, _, _ in changes],
             block_cols=[column for _, column, _ in changes],
             block_ids=[block for _, _, block in changes],
@@ -152,6 +159,7 @@ class Driver:
             saved_places=[place for _, place in saved],
             loaded_places=[place for place, _ in loaded],
             loaded_ids=[block for _, block in loaded],
+            pooled=[row for row, (s, _, end) in enumerate(spans) if s.pooling and end == len(s.token_ids)],
         )
 
     def _grow(self, sequence: Sequence, count: int) -> list[tuple[int, int, int]]:

@@ -45,7 +45,9 @@ def plan_of(
 
 
 def table(device: Device | None = None) -> SlotTable:
-    return SlotTable(4, 8, BLOCK, vocab_size=100, device=device or HostDevice(), max_num_tokens=32)
+    return SlotTable(
+        4, 8, BLOCK, vocab_size=100, device=device or HostDevice(), max_num_tokens=32, hidden_size=8
+    )
 
 
 def prepare(slots: SlotTable, plan: StepPlan) -> PreparedStep:
@@ -204,7 +206,7 @@ def values_of(part: Any) -> Any:
 
 @pytest.mark.parametrize("device", [HostDevice(), RecordingDevice()])
 def test_what_a_step_allocates_does_not_go_by_its_rows(device: Device) -> None:
-    slots = SlotTable(64, 8, BLOCK, vocab_size=100, device=device, max_num_tokens=64)
+    slots = SlotTable(64, 8, BLOCK, vocab_size=100, device=device, max_num_tokens=64, hidden_size=8)
 
     def num_allocated(num_rows: int) -> int:
         rows = [(slot, 5, 1, True) for slot in range(num_rows)]

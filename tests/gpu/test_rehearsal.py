@@ -52,6 +52,7 @@ def test_the_largest_have_what_the_options_allow() -> None:
     assert sum(shape.widest().num_tokens) == 512 and len(shape.widest().num_tokens) == 64
     rows, times = shape.deepest()
     assert rows.num_tokens[0] * times >= QUERIES and rows.num_tokens[0] + rows.num_computed[0] == 8192
+    assert shape.uneven().num_computed == [8191] + [0] * 63
     assert sum(shape.fullest(100_000).num_computed) == pytest.approx(100_000, rel=0.01)
 
 

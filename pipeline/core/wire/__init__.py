@@ -6,6 +6,7 @@ Knows no sockets, no clock and no model: what it must know of the server comes a
 from pipeline.core.wire.answered import Answered
 from pipeline.core.wire.answers import AnswerShape, ChatAnswer, CompletionAnswer
 from pipeline.core.wire.choices import Result, StreamShape
+from pipeline.core.wire.embeddings import EmbeddingsAnswer, parse_embeddings
 from pipeline.core.wire.faults import (
     SERVER_ERROR,
     error_body,
@@ -38,6 +39,7 @@ __all__ = [
     "Answered",
     "ChatAnswer",
     "CompletionAnswer",
+    "EmbeddingsAnswer",
     "Frame",
     "Limits",
     "Replay",
@@ -57,6 +59,7 @@ __all__ = [
     "parse_chat",
     "parse_completion",
     "parse_detokenize",
+    "parse_embeddings",
     "parse_frame",
     "parse_grant",
     "parse_response",

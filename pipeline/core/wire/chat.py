@@ -1,6 +1,7 @@
 """Chat messages of a request body: roles and text. What a template makes of them is tokenize's matter."""
 
 from pipeline.core.wire.fields import Fields, wrong, wrong_content
+from pipeline.core.wire.tool_messages import parse_calls, parse_result
 from pipeline.errors import RequestError
 from pipeline.messages import ChatMessage
 
@@ -22,13 +23,17 @@ _NEUTRAL = {
 """Fields of an assistant message that clients send back as they got it."""
 
 
-def parse_messages(value: object) -> list[ChatMessage]:
-    """`messages` of a body. Raises RequestError that names the message by its index."""
+def parse_messages(value: object, *, has_tools: bool = False) -> list[ChatMessage]:
+    """`messages` of a body. Raises RequestError that names the message by its index.
+
+    Args:
+        has_tools: calls, and messages of tools, are allowed among them.
+    """
     if not isinstance(value, list) or not value:
         raise wrong_content("messages", "a list of at least one message", value)
     if len(value) > MAX_PIECES or len(value) + sum(map(_num_parts, value)) > MAX_PIECES:
         raise wrong("messages", f"at most {MAX_PIECES} messages and text parts together", value)
-    return [_message(index, item) for index, item in enumerate(value)]
+    return [_message(index, item, has_tools=has_tools) for index, item in enumerate(value)]
 
 
 def _num_parts(item: object) -> int:
@@ -36,17 +41,21 @@ def _num_parts(item: object) -> int:
     return len(content) if isinstance(content, list) else 0
 
 
-def _message(index: int, item: object) -> ChatMessage:
+def _message(index: int, item: object, *, has_tools: bool) -> ChatMessage:
     path = f"messages[{index}]"
     if not isinstance(item, dict):
         raise wrong_content(path, "an object with role and content", item)
     fields = Fields(item, path + ".")
     role = fields.take("role")
+    if has_tools and role == "tool":
+        return parse_result(fields, _content(path + ".content", fields.take("content")))
     if not isinstance(role, str) or role not in ROLES:
         raise wrong(path + ".role", f"one of {', '.join(ROLES)}", role)
-    content = _content(path + ".content", fields.take("content"))
+    calls = parse_calls(fields) if has_tools and role == "assistant" else ()
+    said = fields.take("content")
+    content = "" if said is None and calls else _content(path + ".content", said)
     fields.finish(_NEUTRAL)
-    return ChatMessage(ROLES[role], content)
+    return ChatMessage(ROLES[role], content, calls)
 
 
 def _content(name: str, value: object) -> str:

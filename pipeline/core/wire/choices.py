@@ -11,10 +11,11 @@ from typing import ClassVar, NamedTuple, Protocol
 import msgspec
 
 from pipeline.core.reasoning import ReasoningSplitter
+from pipeline.core.wire.called import CalledParts, Part
 from pipeline.core.wire.logprobs import chat_logprobs, completion_logprobs
 from pipeline.core.wire.requests import Wanted
 from pipeline.core.wire.usage import finish_word, timings_of
-from pipeline.messages import Completion, TokenLogprob
+from pipeline.messages import Completion, FinishReason, TokenLogprob
 
 _encode = msgspec.json.Encoder().encode
 
@@ -63,7 +64,7 @@ class Choice(ABC):
         """Of a body that is not streamed."""
 
     def _finish(self, content: bytes, completion: Completion) -> bytes:
-        reason = _encode(finish_word(completion.finish_reason))
+        reason = _encode(self._reason(completion))
         timings = b""
         if self._wanted.timings:
             timings = b',"timings":' + _encode(timings_of(completion.timings))
@@ -74,7 +75,10 @@ class Choice(ABC):
         self, content: dict[str, object], logprobs: object, completion: Completion
     ) -> dict[str, object]:
         choice = {"index": self._index, **content, "logprobs": logprobs}
-        return choice | {"finish_reason": finish_word(completion.finish_reason)}
+        return choice | {"finish_reason": self._reason(completion)}
+
+    def _reason(self, completion: Completion) -> str:
+        return finish_word(completion.finish_reason)
 
 
 class CompletionChoice(Choice):
@@ -117,13 +121,14 @@ class ChatChoice(Choice):
     BEFORE: ClassVar[dict[str, bytes]] = {
         "content": b'"delta":{"content":',
         "reasoning": b'"delta":{"reasoning_content":',
+        "call": b'"delta":{"tool_calls":[',
     }
 
     def __init__(self, index: int, head: bytes, wanted: Wanted) -> None:
         super().__init__(index, head, wanted)
         self._opening = self._begin + b'"delta":{"role":"assistant","content":""}' + self._no_logprobs
         self._before = {kind: self._begin + delta for kind, delta in self.BEFORE.items()}
-        self._parts = Parts(wanted)
+        self._parts = Parts(wanted, self._begin)
 
     def delta(self, text: str, told: Sequence[TokenLogprob] = ()) -> bytes:
         if self._parts.is_plain:
@@ -137,10 +142,16 @@ class ChatChoice(Choice):
     def whole(self, result: Result) -> dict[str, object]:
         said = self._parts.whole(result.text)
         message: dict[str, object] = {"role": "assistant", "content": said["content"], "refusal": None}
-        if not self._parts.is_plain:
+        if self._wanted.reasoning is not None:
             message["reasoning_content"] = said["reasoning"] or None
+        if self._parts.calls:
+            message |= {"content": said["content"] or None, "tool_calls": self._parts.calls}
         logprobs = chat_logprobs(result.logprobs) if result.logprobs else None
         return self._whole({"message": message}, logprobs, result.completion)
+
+    def _reason(self, completion: Completion) -> str:
+        has_called = self._parts.calls and completion.finish_reason is FinishReason.STOP
+        return "tool_calls" if has_called else super()._reason(completion)
 
     def _events(self, parts: list[tuple[str, str]], told: Sequence[TokenLogprob]) -> bytes:
         """Logprobs go with the first event, or with one of no text: they are told with their own step."""
@@ -150,10 +161,11 @@ class ChatChoice(Choice):
         return b"".join(events)
 
     def _event(self, kind: str, text: str, told: Sequence[TokenLogprob]) -> bytes:
+        value = text.encode() + b"]" if kind == "call" else _encode(text)
         if not told:
-            return self._before[kind] + _encode(text) + b"}" + self._no_logprobs
+            return self._before[kind] + value + b"}" + self._no_logprobs
         logprobs = b'},"logprobs":' + _encode(chat_logprobs(told))
-        return self._before[kind] + _encode(text) + logprobs + self._tail
+        return self._before[kind] + value + logprobs + self._tail
 
     def _take_opening(self) -> bytes:
         opening, self._opening = self._opening, b""
@@ -161,25 +173,38 @@ class ChatChoice(Choice):
 
 
 class Parts:
-    """A chat answer's text by kind, without tags and the white space around them."""
+    """A chat answer's text by kind, without tags and the white space around them.
 
-    def __init__(self, wanted: Wanted) -> None:
+    Args:
+        key: see CalledParts.
+    """
+
+    def __init__(self, wanted: Wanted, key: bytes = b"") -> None:
         self._splitter = None if wanted.reasoning is None else ReasoningSplitter(wanted.reasoning)
-        self.is_plain = self._splitter is None
+        self._called = None if wanted.toolset is None else CalledParts(wanted.toolset, key)
+        self.is_plain = self._splitter is None and self._called is None
         """All is content, as it comes."""
         self._is_after_tag = False
 
-    def push(self, text: str) -> list[tuple[str, str]]:
-        return [] if self._splitter is None else self._shown(self._splitter.push(text))
+    @property
+    def calls(self) -> list[dict[str, object]]:
+        """Of tools, so far."""
+        return [] if self._called is None else self._called.calls
 
-    def flush(self) -> list[tuple[str, str]]:
-        return [] if self._splitter is None else self._shown(self._splitter.flush())
+    def push(self, text: str) -> list[Part]:
+        split = [("content", text)] if self._splitter is None else self._shown(self._splitter.push(text))
+        return split if self._called is None else self._called.push(split)
+
+    def flush(self) -> list[Part]:
+        split = [] if self._splitter is None else self._shown(self._splitter.flush())
+        return split if self._called is None else self._called.flush(split)
 
     def whole(self, text: str) -> dict[str, str]:
         said = {"content": "", "reasoning": ""}
         parts = [("content", text)] if self.is_plain else [*self.push(text), *self.flush()]
         for kind, part in parts:
-            said[kind] += part
+            if kind != "call":
+                said[kind] += part
         return said
 
     def _shown(self, parts: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:

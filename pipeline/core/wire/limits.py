@@ -3,7 +3,8 @@
 import msgspec
 
 from pipeline.core.reasoning import ReasoningTags
-from pipeline.messages import SamplingParams
+from pipeline.core.tool_calls import Syntax
+from pipeline.messages import Pooling, SamplingParams
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -15,3 +16,7 @@ class Limits(msgspec.Struct, frozen=True):
     """What holds for requests that do not say otherwise."""
     reasoning: ReasoningTags | None = None
     """Between which tags the model reasons; None: nothing is split off."""
+    tool_syntax: Syntax | None = None
+    """In which the model calls tools; None: it does not."""
+    pooling: Pooling = "last"
+    """Of embeddings whose request does not say."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from pipeline.core.wire import sampling as bounds
 from pipeline.core.wire.chat import MAX_PIECES, ROLES
+from pipeline.core.wire.embeddings import FORMATS, MAX_INPUTS, POOLINGS
 from pipeline.core.wire.fields import INT64_MAX, INT64_MIN
 from pipeline.core.wire.limits import Limits
 from pipeline.core.wire.openapi_answers import RESPONSES, SCHEMAS
@@ -23,6 +24,8 @@ from pipeline.core.wire.terms import (
     MAX_WAIT_MS,
     MIN_PATIENCE_MS,
 )
+from pipeline.core.wire.tool_messages import MAX_CALLS
+from pipeline.core.wire.tools import MAX_TOOLS
 from pipeline.messages import MAX_LOGPROBS
 
 Schema = dict[str, Any]
@@ -44,6 +47,7 @@ def document(limits: Limits, version: str) -> Schema:
                 "CompletionRequest": _body(_completion(limits), ["prompt"]),
                 "ChatRequest": _body(_chat(limits), ["messages"]),
                 "ResponseRequest": _response(limits),
+                "EmbeddingsRequest": _embeddings(limits),
                 "TokenizeRequest": _tokenize(limits),
                 "DetokenizeRequest": _body(
                     {"model": _model(limits), "tokens": _ids(limits, limits.max_model_len - 1)}, ["tokens"]
@@ -62,6 +66,7 @@ def _paths() -> Schema:
         "/v1/completions": {"post": _post("CompletionRequest", "Completion", generates, streams=True)},
         "/v1/chat/completions": {"post": _post("ChatRequest", "ChatCompletion", generates, streams=True)},
         "/v1/responses": {"post": _post("ResponseRequest", "Response", generates, streams=True)},
+        "/v1/embeddings": {"post": _post("EmbeddingsRequest", "Embeddings", generates)},
         "/v1/models": {"get": _get("Models", [])},
         "/v1/models/{id}": {"get": _get("Model", ["404"], path="id")},
         "/v1/requests/{id}": {
@@ -116,18 +121,54 @@ def _chat(limits: Limits) -> Schema:
     part = _body({"type": {"const": "text"}, "text": {"type": "string"}}, ["type", "text"])
     parts = {"type": "array", "items": part, "minItems": 1}
     content = {"anyOf": [{"type": "string"}, parts]}
-    message = _body({"role": {"enum": list(ROLES)}, "content": content}, ["role", "content"])
-    return _generate(limits) | {
-        "messages": {
-            "type": "array",
-            "items": message,
-            "minItems": 1,
-            "description": f"At most {MAX_PIECES} messages and parts together",
+    said = _body({"role": {"enum": list(ROLES)}, "content": content}, ["role", "content"])
+    called = _body(
+        {
+            "role": {"const": "assistant"},
+            "content": {"anyOf": [content, {"type": "null"}]},
+            "tool_calls": {"type": "array", "items": _CALL, "minItems": 1, "maxItems": MAX_CALLS},
         },
-        "separate_reasoning": _flag(),
-        "max_completion_tokens": _integer(1, limits.max_model_len),
-        "logprobs": _flag(),
-        "top_logprobs": _integer(0, MAX_LOGPROBS),
+        ["role", "tool_calls"],
+    )
+    result = _body(
+        {"role": {"const": "tool"}, "tool_call_id": _WORD, "content": content},
+        ["role", "tool_call_id", "content"],
+    )
+    message = {"anyOf": [said] if limits.tool_syntax is None else [said, called, result]}
+    return (
+        _generate(limits)
+        | _tool_fields(limits)
+        | {
+            "messages": {
+                "type": "array",
+                "items": message,
+                "minItems": 1,
+                "description": f"At most {MAX_PIECES} messages and parts together",
+            },
+            "separate_reasoning": _flag(),
+            "max_completion_tokens": _integer(1, limits.max_model_len),
+            "logprobs": _flag(),
+            "top_logprobs": _integer(0, MAX_LOGPROBS),
+        }
+    )
+
+
+def _tool_fields(limits: Limits) -> Schema:
+    if limits.tool_syntax is None:
+        return {"tools": _maybe({"type": "array", "maxItems": 0}), "tool_choice": _maybe({"const": "none"})}
+    function = {
+        "name": {"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,64}$"},
+        "description": {"type": ["string", "null"]},
+        "parameters": {"type": ["object", "null"], "description": "A JSON Schema"},
+        "strict": _flag(),
+    }
+    tool = _body({"type": {"const": "function"}, "function": _body(function, ["name"])}, ["type", "function"])
+    named = _body({"name": function["name"]}, ["name"])
+    choice = _body({"type": {"const": "function"}, "function": named}, ["type", "function"])
+    return {
+        "tools": _maybe({"type": "array", "items": tool, "maxItems": MAX_TOOLS}),
+        "tool_choice": {"anyOf": [{"enum": ["none", "auto", "required", None]}, choice]},
+        "parallel_tool_calls": _flag(),
     }
 
 
@@ -154,6 +195,22 @@ def _response(limits: Limits) -> Schema:
     return _body(fields | mine, ["input"])
 
 
+_WORD: Schema = {"type": "string", "pattern": "^[a-zA-Z0-9_.-]{1,128}$"}
+_CALL: Schema = {
+    "type": "object",
+    "properties": {
+        "id": _WORD,
+        "type": {"const": "function"},
+        "function": {
+            "type": "object",
+            "properties": {"name": _WORD, "arguments": {"type": "string", "description": "A JSON object"}},
+            "required": ["name", "arguments"],
+            "additionalProperties": False,
+        },
+    },
+    "required": ["id", "type", "function"],
+    "additionalProperties": False,
+}
 _GRAMMAR: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_GRAMMAR_BYTES}
 _KINDS: Schema = {
     "json": {"type": "object", "description": "A JSON Schema"},
@@ -169,6 +226,22 @@ _KINDS: Schema = {
 
 
 _NOT_OF_RESPONSES = ("max_tokens", "n", "best_of", "stream_options")
+
+
+def _embeddings(limits: Limits) -> Schema:
+    shared = ("model", "truncate_prompt_tokens", "timings", "priority", "patience_ms", "user", "cache_salt")
+    text: Schema = {"type": "string", "minLength": 1}
+    ids = _ids(limits, limits.max_model_len)
+    several = {"type": "array", "items": {"anyOf": [text, ids]}, "minItems": 1, "maxItems": MAX_INPUTS}
+    mine = {
+        "input": {"anyOf": [text, ids, several]},
+        "encoding_format": _maybe({"enum": list(FORMATS)}),
+        "pooling": _maybe({"enum": list(POOLINGS)}),
+        "dimensions": {"type": "null"},
+        "normalize": _maybe({"const": True}),
+    }
+    generating = _generate(limits)
+    return _body({name: generating[name] for name in shared} | mine, ["input"])
 
 
 def _tokenize(limits: Limits) -> Schema:

@@ -38,12 +38,24 @@ _TIMINGS = _object(
     {"e2e_ms": _MS, "ttft_ms": _MAYBE_MS, "segments_ms": _SEGMENTS, "ttft_segments_ms": _SEGMENTS}
 )
 _HEAD: Schema = {"id": _TEXT, "object": _TEXT, "created": _COUNT, "model": _TEXT}
-_FINISH: Schema = {"enum": ["stop", "length", "cancelled", "content_filter"]}
+_FINISH: Schema = {"enum": ["stop", "length", "cancelled", "content_filter", "tool_calls"]}
+_CALL = _object(
+    {"id": _TEXT, "type": {"const": "function"}, "function": _object({"name": _TEXT, "arguments": _TEXT})}
+)
 _MESSAGE = _object(
-    {"role": {"const": "assistant"}, "content": _TEXT, "refusal": {"type": "null"}},
+    {"role": {"const": "assistant"}, "content": _MAYBE_TEXT, "refusal": {"type": "null"}},
     reasoning_content=_MAYBE_TEXT,
+    tool_calls=_array(_CALL),
 )
 _ENDED = _object({"status": {"enum": ["live", "cancelling", "ended"]}, "completion_tokens": _COUNT})
+
+_EMBEDDING = _object(
+    {
+        "object": {"const": "embedding"},
+        "index": _COUNT,
+        "embedding": {"anyOf": [_array({"type": "number"}), _TEXT]},
+    }
+)
 
 SCHEMAS: Schema = {
     "Usage": _USAGE,
@@ -80,6 +92,15 @@ SCHEMAS: Schema = {
             "output": _array({"type": "object"}),
             "usage": {"type": ["object", "null"]},
         }
+    ),
+    "Embeddings": _object(
+        {
+            "object": {"const": "list"},
+            "data": _array(_EMBEDDING),
+            "model": _TEXT,
+            "usage": _object({"prompt_tokens": _COUNT, "total_tokens": _COUNT}),
+        },
+        timings=_ref("Timings"),
     ),
     "Model": _object(
         {"id": _TEXT, "object": _TEXT, "created": _COUNT, "owned_by": _TEXT, "max_model_len": _COUNT}

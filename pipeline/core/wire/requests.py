@@ -13,8 +13,9 @@ from pipeline.core.wire.prompts import check_prompt, echo_of, parse_n, split_pro
 from pipeline.core.wire.sampling import parse_sampling
 from pipeline.core.wire.structured import parse_structured, under_grammar
 from pipeline.core.wire.terms import parse_terms
+from pipeline.core.wire.tools import Toolset, parse_tools
 from pipeline.errors import RequestError
-from pipeline.messages import ChatMessage, SamplingParams, Terms
+from pipeline.messages import ChatMessage, Pooling, SamplingParams, Terms
 
 NEUTRAL: dict[str, tuple[object, ...]] = {
     "best_of": (1,),
@@ -54,8 +55,11 @@ class Wanted(msgspec.Struct, frozen=True):
     """What its text begins with."""
     reasoning: ReasoningTags | None = None
     """Between which tags the model reasons, if that is to be split off."""
+    pooling: Pooling = ""
     grammar_field: str = ""
     """Which field sampling.grammar is from."""
+    toolset: Toolset | None = None
+    """What its answer may call."""
     flush_tokens: int = 0
     flush_ms: float = 0.0
     """How its text may be merged on its way, where that is coarser than the server's rule."""
@@ -100,12 +104,28 @@ def parse_chat(body: bytes, limits: Limits, fresh_seed: int) -> list[Wanted]:
     """The body of POST /v1/chat/completions: its n choices."""
     fields = Fields(decode_object(body))
     n = parse_n(fields)
-    return _choices(_chat(fields, limits, fresh_seed, fields.take("messages")), n)
+    toolset = parse_tools(fields, limits)
+    has_tools = limits.tool_syntax is not None
+    wanted = _chat(fields, limits, fresh_seed, fields.take("messages"), has_tools=has_tools)
+    return _choices(wanted if toolset is None else _with_tools(wanted, toolset), n)
 
 
-def _chat(fields: Fields, limits: Limits, fresh_seed: int, messages: object) -> Wanted:
+def _with_tools(wanted: Wanted, toolset: Toolset) -> Wanted:
+    if wanted.sampling.grammar is not None:
+        raise RequestError(
+            f"'tools' does not go with '{wanted.grammar_field}': an answer that must be that calls nothing.",
+            param="tools",
+            code="unsupported_value",
+        )
+    sampling = under_grammar(wanted.sampling, toolset.grammar, "tools")
+    return replace(wanted, toolset=toolset, sampling=sampling, grammar_field="tools")
+
+
+def _chat(
+    fields: Fields, limits: Limits, fresh_seed: int, messages: object, *, has_tools: bool = False
+) -> Wanted:
     splits = fields.maybe_flag("separate_reasoning")
-    wanted = _wanted(fields, limits, fresh_seed, chat=parse_messages(messages))
+    wanted = _wanted(fields, limits, fresh_seed, chat=parse_messages(messages, has_tools=has_tools))
     if limits.reasoning is None or splits is False:
         return wanted
     tags = limits.reasoning

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from pipeline.core.wire.chat import parse_messages
 from pipeline.core.wire.choices import Result
 from pipeline.core.wire.faults import error_object
-from pipeline.core.wire.fields import Fields, decode_object, shown, wrong
+from pipeline.core.wire.fields import Fields, decode_object, shown, wrong_content
 from pipeline.core.wire.limits import Limits
 from pipeline.core.wire.requests import Wanted, wanted_chat
 from pipeline.core.wire.usage import finish_word
@@ -58,14 +58,14 @@ def _messages(value: object, instructions: str | None) -> list[object]:
     elif isinstance(value, list) and value:
         asked = [_message(index, item) for index, item in enumerate(value)]
     else:
-        raise wrong("input", "a string or a list of messages", value)
+        raise wrong_content("input", "a string or a list of messages", value)
     return asked if not instructions else [{"role": "system", "content": instructions}, *asked]
 
 
 def _message(index: int, item: object) -> object:
     path = f"input[{index}]"
     if not isinstance(item, dict):
-        raise wrong(path, "a message", item)
+        raise wrong_content(path, "a message", item)
     fields = Fields(dict(item), path + ".")
     kind = fields.take("type")
     if kind not in (None, "message"):

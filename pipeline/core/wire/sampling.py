@@ -45,7 +45,7 @@ def parse_sampling(fields: Fields, limits: Limits, fresh_seed: int, *, is_chat: 
         stop_token_ids=_ids(fields, "stop_token_ids", MAX_STOP_IDS, limits.vocab_size),
         include_stop_str_in_output=fields.flag("include_stop_str_in_output"),
         skip_special_tokens=fields.maybe_flag("skip_special_tokens") is not False,
-        truncate_prompt_tokens=_truncate(fields, limits),
+        truncate_prompt_tokens=parse_truncation(fields, limits),
         logprobs=_chat_logprobs(fields) if is_chat else _completion_logprobs(fields),
     )
 
@@ -74,7 +74,8 @@ def _top_k(fields: Fields, default: int) -> int:
     return default if given is None else max(0, given)  # -1 and 0 both mean off
 
 
-def _truncate(fields: Fields, limits: Limits) -> int | None:
+def parse_truncation(fields: Fields, limits: Limits) -> int | None:
+    """The field `truncate_prompt_tokens`."""
     given = fields.integer("truncate_prompt_tokens", ALL_THAT_FITS, limits.max_model_len)
     if given == 0:
         raise wrong("truncate_prompt_tokens", f"{ALL_THAT_FITS} or from 1 to {limits.max_model_len}", given)

@@ -3,7 +3,7 @@
 import msgspec
 from msgspec.structs import replace
 
-from pipeline.core.wire.fields import Fields, decode_object, wrong
+from pipeline.core.wire.fields import Fields, decode_object, wrong, wrong_content
 from pipeline.errors import RequestError
 from pipeline.messages import Grammar, SamplingParams
 
@@ -52,7 +52,7 @@ def under_grammar(sampling: SamplingParams, grammar: Grammar | None, field: str)
 def schema_grammar(schema: object, name: str) -> Grammar:
     """Of a JSON Schema, in field `name`."""
     if not isinstance(schema, dict):
-        raise wrong(name, "a JSON Schema, which is an object", schema)
+        raise wrong_content(name, "a JSON Schema, which is an object", schema)
     try:
         return _bounded("json", _encode(schema).decode(), name)
     except RecursionError:

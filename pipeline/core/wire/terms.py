@@ -3,6 +3,8 @@
 from hashlib import sha256
 from typing import get_args
 
+from msgspec.structs import replace
+
 from pipeline.core.retention import KvEviction
 from pipeline.core.wire.fields import Fields, wrong
 from pipeline.errors import RequestError
@@ -24,17 +26,24 @@ def parse_terms(fields: Fields) -> Terms:
     """The fields `priority`, `ttft_target_ms`, `tpot_target_ms`, `patience_ms`, `user`, `cache_salt`,
     `cache_pin`, `kv_eviction`, `kv_budget` and `kv_sinks`.
     """
-    return Terms(
-        tenant=tenant_of_user(_short_text(fields, "user", MAX_USER_CHARS)),
-        priority=fields.integer("priority", -MAX_PRIORITY, MAX_PRIORITY) or 0,
+    return replace(
+        parse_plain_terms(fields),
         ttft_target_ms=_milliseconds(fields, "ttft_target_ms"),
         tpot_target_ms=_milliseconds(fields, "tpot_target_ms"),
-        patience_ms=fields.maybe_number("patience_ms", MIN_PATIENCE_MS, MAX_WAIT_MS),
-        cache_salt=_short_text(fields, "cache_salt", MAX_SALT_CHARS),
         cache_pin=fields.flag("cache_pin"),
         kv_eviction=_kv_eviction(fields),
         kv_budget=fields.integer("kv_budget", 1, MAX_KV_TOKENS),
         kv_sinks=fields.integer("kv_sinks", 0, MAX_KV_TOKENS),
+    )
+
+
+def parse_plain_terms(fields: Fields) -> Terms:
+    """The fields `priority`, `patience_ms`, `user` and `cache_salt`: those that need no answer of tokens."""
+    return Terms(
+        tenant=tenant_of_user(_short_text(fields, "user", MAX_USER_CHARS)),
+        priority=fields.integer("priority", -MAX_PRIORITY, MAX_PRIORITY) or 0,
+        patience_ms=fields.maybe_number("patience_ms", MIN_PATIENCE_MS, MAX_WAIT_MS),
+        cache_salt=_short_text(fields, "cache_salt", MAX_SALT_CHARS),
     )
 
 

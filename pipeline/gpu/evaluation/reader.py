@@ -46,7 +46,7 @@ class Reader:
         self._num_blocks = min(blocks_for(max_len, block_size), retention.max_blocks)
         self._cache = new_kv_cache(architecture, opened.layout, self._num_blocks, block_size, CPU)
         sizes = (1, self._num_blocks, block_size, architecture.vocab_size)
-        self._slots = SlotTable(*sizes, HostDevice(), CHUNK)
+        self._slots = SlotTable(*sizes, HostDevice(), CHUNK, architecture.hidden_size)
         self.start()
 
     def start(self) -> None:

@@ -105,15 +105,17 @@ class Step(Structure):
     _fields_ = (
         ("num_tokens", c_int32),
         ("num_logits", c_int32),
+        ("num_hidden", c_int32),
         ("num_threads", c_int32),
         ("batch", Batch),
         ("token_ids", c_void_p),
         ("positions", c_void_p),
         ("slots", c_void_p),
-        ("logits_rows", c_void_p),
+        ("chosen_rows", c_void_p),
         ("keys", c_void_p),
         ("values", c_void_p),
         ("logits", c_void_p),
+        ("hidden", c_void_p),
         ("workspace", c_void_p),
     )
 

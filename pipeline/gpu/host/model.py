@@ -102,14 +102,26 @@ class HostDecoder:
 
     def forward(self, inputs: StepInputs, layers: list[LayerKv]) -> Tensor:
         """-> [R, V] fp32. Waits for the step to end."""
-        num_logits = inputs.logits_rows.shape[0]
-        logits = torch.empty(num_logits, self._head.outputs)
-        step = self._step(inputs, layers, logits)
+        logits = torch.empty(inputs.logits_rows.shape[0], self._head.outputs)
+        chosen, hidden = inputs.logits_rows, None
+        if inputs.hidden is not None and inputs.hidden_rows is not None:
+            chosen = torch.cat((chosen, inputs.hidden_rows))
+            hidden = torch.empty(inputs.hidden.shape[0], self._model.layers[0].qkv.width)
+        step = self._step(inputs, layers, chosen, logits, hidden)
         if fault := self._library.step(ctypes.byref(self._model), ctypes.byref(step)):
             raise IndexError(f"a step cannot be run: {_FAULTS[fault]}")
+        if inputs.hidden is not None and hidden is not None:
+            inputs.hidden.copy_(hidden[:, : inputs.hidden.shape[1]])
         return logits[:, : self._vocab_size]
 
-    def _step(self, inputs: StepInputs, layers: list[LayerKv], logits: Tensor) -> abi.Step:
+    def _step(
+        self,
+        inputs: StepInputs,
+        layers: list[LayerKv],
+        chosen: Tensor,
+        logits: Tensor,
+        hidden: Tensor | None,
+    ) -> abi.Step:
         num_tokens = inputs.token_ids.shape[0]
         pointers = ctypes.c_void_p * len(layers)
         batch = abi.Batch(
@@ -125,15 +137,17 @@ class HostDecoder:
         return abi.Step(
             num_tokens=num_tokens,
             num_logits=logits.shape[0],
+            num_hidden=0 if hidden is None else hidden.shape[0],
             num_threads=self.threads.of(num_tokens),
             batch=batch,
             token_ids=inputs.token_ids.data_ptr(),
             positions=inputs.positions.data_ptr(),
             slots=inputs.slot_mapping.data_ptr(),
-            logits_rows=inputs.logits_rows.data_ptr(),
+            chosen_rows=chosen.data_ptr(),
             keys=ctypes.cast(pointers(*(kv.k.data_ptr() for kv in layers)), ctypes.c_void_p),
             values=ctypes.cast(pointers(*(kv.v.data_ptr() for kv in layers)), ctypes.c_void_p),
             logits=logits.data_ptr(),
+            hidden=_address(hidden),
             workspace=self._workspace_for(num_tokens),
         )
 

@@ -3,10 +3,12 @@
 What they take beside the cache is measured, so that no later step can run out of memory. They are the
 warm-up as well: whatever is loaded, built or started by a first step is there before the first request.
 
-Three steps are the largest, each in its way: `widest` has as many tokens as a step may have, over as many
+Four steps are the largest, each in its way: `widest` has as many tokens as a step may have, over as many
 rows as there are slots, all of which sample; `deepest` is one row's queries at the end of the longest one;
-`fullest` decodes in all slots, with as much context as the cache will hold. Contexts are longer than the few
-blocks: their tables name the same blocks again and again, and only what is written lies apart.
+`fullest` decodes in all slots, with as much context as the cache will hold; `uneven` decodes in all slots,
+one of them at its full length, for what goes by the number of rows times the widest table (scratch of decode
+attention: kernels.attention_decode). Contexts are longer than the few blocks: their tables name the same
+blocks again and again, and only what is written lies apart.
 """
 
 import time
@@ -66,6 +68,10 @@ class Shape:
         context = max(1, min(self.max_model_len, num_kv_tokens // num_rows))
         return Rows([1] * num_rows, [context - 1] * num_rows)
 
+    def uneven(self) -> Rows:
+        num_rows = min(self.max_num_seqs, self.max_num_batched_tokens)
+        return Rows([1] * num_rows, [self.max_model_len - 1] + [0] * (num_rows - 1))
+
     def num_written(self, rows: Rows) -> int:
         """Blocks that a step of these rows writes to."""
         return sum(self._columns(*row)[1] for row in zip(*rows, strict=True))
@@ -116,7 +122,7 @@ class Rehearsal:
 
     Args:
         num_kv_tokens: what the cache will hold at most.
-        by_context: whether the memory of a step grows with its contexts; else `deepest` is spared.
+        by_context: whether the memory of a step grows with its contexts; else only the other two are run.
     """
 
     shape: Shape
@@ -142,7 +148,7 @@ class Rehearsal:
     def _steps(self) -> list[tuple[Rows, int]]:
         """And how many times over the memory of each is to be taken."""
         steps = [(self.shape.widest(), 1), (self.shape.fullest(self.num_kv_tokens), 1)]
-        return [*steps, self.shape.deepest()] if self.by_context else steps
+        return [*steps, self.shape.deepest(), (self.shape.uneven(), 1)] if self.by_context else steps
 
 
 def measure_blocks(

@@ -79,7 +79,7 @@ class Gemma3:
             x = step.add_norm(step.norm(x, layer.post_attention_norm), residual, layer.mlp_norm)
             change = step.norm(layer.down(ops.gelu_and_mul(layer.gate_up(x))), layer.post_mlp_norm)
         x = step.add_norm(change, residual, self._norm)
-        return self._capped(self._head(x[inputs.logits_rows]))
+        return self._capped(self._head(step.ended(x)))
 
     def _capped(self, logits: Tensor) -> Tensor:
         cap = self._arch.logits_cap

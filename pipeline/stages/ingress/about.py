@@ -20,6 +20,7 @@ ENDPOINTS = (
     "POST /v1/completions",
     "POST /v1/chat/completions",
     "POST /v1/responses",
+    "POST /v1/embeddings",
     "GET /v1/requests/{id}",
     "DELETE /v1/requests/{id}",
     "POST /tokenize",

@@ -255,6 +255,8 @@ class Intake:
             arrival.at_ns,
             self._ctx.clock(),
             wanted.terms,
+            "" if wanted.toolset is None else wanted.toolset.told,
+            pooling=wanted.pooling,
         )
         if refusal := self._gate.refusal(request):
             raise self._refused(refusal)

@@ -51,6 +51,10 @@ class IngressOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Files in PEM: the chain, and its private key. With both, the port speaks TLS 1.2 or 1.3 only."""
     reasoning: ReasoningTags | None = None
     """Between which tags the model thinks aloud: what is there comes apart from the answer."""
+    pooling: Literal["last", "mean"] = "last"
+    """Of embeddings whose request does not say: of the last token's state, or of the mean of all."""
+    embeddings_at_once: Count = 32
+    """Inputs of one request for embeddings that are in the pipeline at a time."""
     grammar_timeout_s: Annotated[float, Meta(gt=0, le=60)] = 2.0
     """A grammar (response_format, structured_outputs, tools) that takes longer to compile is refused."""
     cors_origins: tuple[str, ...] = ()

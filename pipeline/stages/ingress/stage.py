@@ -8,6 +8,7 @@ from aiohttp import WSCloseCode, web
 
 from pipeline.checkpoint.card import ModelCard
 from pipeline.core.keys import KeyRing
+from pipeline.core.tool_calls import syntax_of
 from pipeline.core.wire import SERVER_ERROR, Limits
 from pipeline.errors import ConfigError, RequestError
 from pipeline.messages import Cancel, GenerateRequest, Grant, Open, TokenCall
@@ -16,6 +17,7 @@ from pipeline.stages.ingress.about import About
 from pipeline.stages.ingress.access_log import access_log
 from pipeline.stages.ingress.authentication import authentication, principal_of, read_keys
 from pipeline.stages.ingress.cors import Cors
+from pipeline.stages.ingress.embeddings import EmbeddingsDoor
 from pipeline.stages.ingress.grammars import GrammarDoor
 from pipeline.stages.ingress.health import Health
 from pipeline.stages.ingress.http import HttpDoor
@@ -53,6 +55,7 @@ class Ingress(Stage[Never, IngressOptions]):
         self._tls = tls_context(options.tls_cert, options.tls_key)
         self._grammars = GrammarDoor(ctx.resource(ModelCard), options.grammar_timeout_s)
         self._http = HttpDoor(self._intake, self._grammars, limits, options, ctx.clock)
+        self._embeddings = EmbeddingsDoor(self._intake, limits, options, ctx.clock)
         self._timeline = TimelineDoor(ctx, self._intake, self._http.instance)
         self._tokens = TokenDoor(ctx, limits, options)
         self._websocket = WebsocketDoor(self._intake, self._grammars, limits, options, self._cors, ctx.clock)
@@ -150,6 +153,7 @@ class Ingress(Stage[Never, IngressOptions]):
         app.router.add_post("/v1/completions", self._http.completions)
         app.router.add_post("/v1/chat/completions", self._http.chat)
         app.router.add_post("/v1/responses", self._http.responses)
+        app.router.add_post("/v1/embeddings", self._embeddings.embed)
         app.router.add_get("/v1/requests/{id}", self._timeline.show)
         app.router.add_delete("/v1/requests/{id}", self._timeline.cancel)
         app.router.add_post("/tokenize", self._tokens.tokenize)
@@ -180,4 +184,6 @@ def _limits(card: ModelCard, options: IngressOptions) -> Limits:
         vocab_size=card.architecture.vocab_size,
         defaults=card.generation,
         reasoning=options.reasoning,
+        tool_syntax=syntax_of(card.chat_template),
+        pooling=options.pooling,
     )

@@ -128,6 +128,9 @@ class Stream(Stage[TextBatch | Open | Grant | Rejected, StreamOptions]):
                 answer.base_ns, answer.worker = times.base_ns, times.worker
                 answer.num_preemptions = times.num_preemptions
                 answer.num_dropped_tokens = times.num_dropped_tokens
+        for request_id, embedding in step.embeddings.items():
+            if answer := answers.get(request_id):
+                answer.embedding = embedding
         if step.logprobs is not None:
             self._take_logprobs(step.logprobs)
         for request_id, text, num_tokens, finish in zip(

@@ -162,8 +162,9 @@ def run_step(
     positions = np.concatenate([np.arange(c - n, c) for n, c in zip(counts, contexts, strict=True)])
     rows = np.repeat(np.arange(len(counts)), counts)
     slots = tables[rows, positions // 16].astype(np.int64) * 16 + positions % 16
-    token_ids, logits_rows = RNG.integers(0, 101, len(rows)), np.array([int(starts[1]) - 1, len(rows) - 1])
+    token_ids, chosen_rows = RNG.integers(0, 101, len(rows)), np.array([int(starts[1]) - 1, len(rows) - 1, 0])
     logits = np.full((2, model.head.outputs), np.nan, np.float32)
+    hidden = np.full((1, model.layers[0].qkv.width), np.nan, np.float32)
     size = library.workspace_bytes(ctypes.byref(model), len(rows), kernels.THREADS)
     workspace = np.zeros(size + 64, np.uint8)
     aligned = -(-workspace.ctypes.data // 64) * 64
@@ -174,19 +175,21 @@ def run_step(
     step = abi.Step(
         len(rows),
         2,
+        1,
         kernels.THREADS,
         abi.Batch(len(counts), 3, pointer(starts), pointer(lens), pointer(tables)),
         pointer(token_ids),
         pointer(positions),
         pointer(slots),
-        pointer(logits_rows),
+        pointer(chosen_rows),
         ctypes.cast(keys, ctypes.c_void_p),
         ctypes.cast(values, ctypes.c_void_p),
         pointer(logits),
+        pointer(hidden),
         aligned,
     )
     assert library.step(ctypes.byref(model), ctypes.byref(step)) == 0
-    assert np.isfinite(logits).all()
+    assert np.isfinite(logits).all() and np.isfinite(hidden).all()
     token_ids[0] = 101
     assert library.step(ctypes.byref(model), ctypes.byref(step)) == 1
     token_ids[0], positions[0] = 0, 64

@@ -31,14 +31,17 @@ struct Model {
 };
 
 struct Step {
-    int32_t num_tokens, num_logits, num_threads;
+    int32_t num_tokens, num_logits, num_hidden, num_threads;
     Batch batch;
     const int64_t* token_ids;
     const int64_t* positions;
     const int64_t* slots;
-    const int64_t* logits_rows;
+    const int64_t* chosen_rows;  // [num_chosen]: those that yield logits, then those that yield hidden states
     uint8_t* const* keys;  // [num_layers]
     uint8_t* const* values;
     float* logits;  // [num_logits][head.outputs]
+    float* hidden;  // [num_hidden][hidden width]: after the final norm
     char* workspace;
+
+    int num_chosen() const { return num_logits + num_hidden; }
 };

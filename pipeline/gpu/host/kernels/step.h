@@ -8,15 +8,16 @@
 #include "pointwise.h"
 #include "workspace.h"
 
-// Attention of all rows, and of those that yield logits: nobody asks for the last layer's output of the others.
+// Attention of all rows, and of those that yield logits or hidden states: nobody asks for the last layer's output
+// of the others.
 struct Plans {
     AttentionPlan all;
     std::optional<AttentionPlan> chosen;  // none: all are
 
     explicit Plans(const Model& model, const Step& step) : all(step.batch, model.heads, step.num_threads) {
-        if (step.num_logits == step.num_tokens || step.batch.mass) return;
+        if (step.num_chosen() == step.num_tokens || step.batch.mass) return;
         std::vector<bool> wanted(step.num_tokens);
-        for (int r = 0; r < step.num_logits; ++r) wanted[step.logits_rows[r]] = true;
+        for (int r = 0; r < step.num_chosen(); ++r) wanted[step.chosen_rows[r]] = true;
         chosen.emplace(step.batch, model.heads, step.num_threads, &wanted);
     }
 
@@ -62,12 +63,12 @@ class Pass {
         team_.each(step_.num_tokens, [&](int t) { place_heads(t, layer, keys, values); });
     }
 
-    // From here on only the rows that yield logits are computed.
+    // From here on only the chosen rows are computed.
     void choose() {
-        num_rows_ = step_.num_logits;
+        num_rows_ = step_.num_chosen();
         residual_ = work_.chosen;
         team_.each(num_rows_, [&](int r) {
-            std::copy_n(work_.residual + step_.logits_rows[r] * width_, width_, residual_ + int64_t(r) * width_);
+            std::copy_n(work_.residual + step_.chosen_rows[r] * width_, width_, residual_ + int64_t(r) * width_);
         });
     }
 
@@ -75,7 +76,7 @@ class Pass {
         const int used = heads_.num_heads * heads_.kv.head_dim;
         work_.rows.serve(layer.output);
         team_.each(num_rows_, [&](int r) {
-            float* row = work_.attended + (is_last ? step_.logits_rows[r] : r) * layer.output.width;
+            float* row = work_.attended + (is_last ? step_.chosen_rows[r] : r) * layer.output.width;
             std::fill(row + used, row + layer.output.width, 0.f);
             work_.rows.set(r, row);
         });
@@ -94,6 +95,10 @@ class Pass {
 
     void predict(const float* post_norm) {
         const int outputs = model_.head.outputs;
+        num_rows_ = step_.num_logits;
+        team_.each(step_.num_hidden, [&](int h) {
+            norm_row(num_rows_ + h, model_.norm, post_norm, step_.hidden + int64_t(h) * width_);
+        });
         norm_rows(model_.norm, post_norm, model_.head);
         run_linear(team_, model_.head, work_.rows, num_rows_, Store{step_.logits, outputs});
         if (model_.logits_cap == 0.f) return;
@@ -108,18 +113,20 @@ class Pass {
 
     void norm_rows(const float* weight, const float* post_norm, const Linear& next) {
         work_.rows.serve(next);
-        team_.each(num_rows_, [&](int r) { norm_row(r, weight, post_norm); });
+        team_.each(num_rows_, [&](int r) {
+            float* normed = work_.normed + int64_t(omp_get_thread_num()) * width_;
+            norm_row(r, weight, post_norm, normed);
+            work_.rows.set(r, normed);
+        });
     }
 
-    void norm_row(int r, const float* weight, const float* post_norm) {
+    void norm_row(int r, const float* weight, const float* post_norm, float* normed) {
         float* residual = residual_ + int64_t(r) * width_;
-        float* normed = work_.normed + int64_t(omp_get_thread_num()) * width_;
         if (post_norm) {
             rms_norm(work_.change + int64_t(r) * width_, post_norm, model_.hidden, width_, model_.eps, normed);
             add_to(residual, normed, width_);
         }
         rms_norm(residual, weight, model_.hidden, width_, model_.eps, normed);
-        work_.rows.set(r, normed);
     }
 
     // One token's queries, keys and values, normed and rotated, to where attention reads them.

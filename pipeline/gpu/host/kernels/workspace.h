@@ -24,7 +24,7 @@ class Carver {
 
 struct Workspace {
     float* residual;   // [T][hidden width]
-    float* chosen;     // [R][hidden width], R <= T: of the rows that yield logits
+    float* chosen;     // [R][hidden width], R <= T: of the chosen rows
     float* change;     // [T][hidden width], to be normed and added; null where nothing is
     float* qkv;        // [T][qkv outputs]
     bf16* q;           // [T][H][D]
