@@ -30,6 +30,8 @@ async def stream(args: argparse.Namespace) -> None:
                     if frame["type"] in ("done", "error"):
                         print("\n", frame.get("finish_reason") or frame["error"]["message"])
                         return
+                    if index % 50 == 0 and frame["type"] == "delta":
+                        await ws.send_json({"type": "ack", "id": "a", "index": index})
                     if args.cancel_after and num_tokens >= args.cancel_after:
                         await ws.send_json({"type": "cancel", "id": "a"})
                     if args.lose_after and num_tokens >= args.lose_after:  # as if the network had failed
