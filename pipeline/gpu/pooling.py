@@ -7,7 +7,7 @@ token's state alone is a sum of one. Length 1 makes the mean of a sum.
 Shapes: B rows of a step, H tokens whose states count, P rows that yield an embedding, C hidden size.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ MOST = 2.0**16
 AT_ONCE = 512
 """Tokens that are made whole numbers at a time, for the memory that it takes."""
 NONE, LAST, MEAN = 0, 1, 2
+_NOBODY = np.zeros(0, dtype=np.int64)
 _KINDS: dict[Pooling, int] = {"": NONE, "last": LAST, "mean": MEAN}
 
 
@@ -58,13 +59,14 @@ class Pools:
         self._sums: Tensor | None = None
         """The last column counts tokens whose states were no numbers."""
 
-    def admit(self, admitted: Iterable[Admitted]) -> Ints:
+    def admit(self, admitted: Sequence[Admitted]) -> Ints:
         """Who gets a slot replaces what was there. The slots whose sums are to be cleared."""
         cleared = [each.slot for each in admitted if each.pooling]
-        if cleared or self._is_used:
-            self._is_used = True
-            for each in admitted:
-                self._kinds[each.slot] = _KINDS[each.pooling]
+        if not (cleared or self._is_used):
+            return _NOBODY
+        self._is_used = True
+        for each in admitted:
+            self._kinds[each.slot] = _KINDS[each.pooling]
         return np.array(cleared, dtype=np.int64)
 
     def tokens(self, rows: StepRows, pooled: list[int]) -> PooledTokens | None:

@@ -179,6 +179,21 @@ def test_what_is_no_number_is_the_servers_fault(fake_card: ModelCard) -> None:
     asyncio.run(main())
 
 
+def test_its_trace_is_that_of_the_first_input(fake_card: ModelCard) -> None:
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+    async def main() -> None:
+        async with (
+            serving(fake_card, lambda: FakeRunner(ROOM)) as server,
+            aiohttp.ClientSession(headers={"traceparent": trace}) as session,
+        ):
+            asked = {"input": ["a", "b"]}
+            async with session.post(f"{server.url}/v1/embeddings", json=asked) as answer:
+                assert answer.headers["traceparent"].split("-")[1] == trace.split("-")[1]
+
+    asyncio.run(main())
+
+
 def test_a_client_that_leaves_takes_its_inputs_along(fake_card: ModelCard) -> None:
     async def main() -> None:
         async with serving(fake_card, lambda: FakeRunner(ROOM)) as server:
