@@ -28,7 +28,7 @@ TYPES: list[Schema] = [
     {"type": "null"},
     {"type": "boolean"},
     {"type": "integer", "minimum": -999, "maximum": 999},
-    {"type": "number", "minimum": 0, "maximum": 1},
+    {"type": "number", "minimum": 0, "maximum": 1, "multipleOf": 0.01},
     WORD,
     several(DIGIT, 3),
     record(),
@@ -58,9 +58,9 @@ NUMBERS: list[Schema] = [
     {"type": "integer", "minimum": 1995, "maximum": 2030},
     {"type": "integer", "minimum": 100, "maximum": 100_000},
     {"type": "integer", "multipleOf": 5, "minimum": 0, "maximum": 100},
-    {"type": "number", "minimum": -1.5, "maximum": 1.5},
-    {"type": "number", "exclusiveMinimum": 0, "maximum": 3.25},
-    {"type": "number", "minimum": 0.001, "maximum": 0.002},
+    {"type": "number", "minimum": -1.5, "maximum": 1.5, "multipleOf": 0.25},
+    {"type": "number", "exclusiveMinimum": 0, "maximum": 3.25, "multipleOf": 0.05},
+    {"type": "number", "minimum": 0.001, "maximum": 0.002, "multipleOf": 0.0001},
 ]
 STRINGS: list[Schema] = [
     {"type": "string", "maxLength": 0},
@@ -162,15 +162,18 @@ REFERENCES: list[Schema] = [
     {"definitions": {"word": WORD}, **several({"$ref": "#/definitions/word"}, 3)},
     {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"type": "boolean"}}, "$ref": "#/$defs/a"},
     {
-        "$defs": {"list": record(head=DIGIT, tail={"anyOf": [{"type": "null"}, {"$ref": "#/$defs/list"}]})},
-        "$ref": "#/$defs/list",
+        "$defs": {
+            "leaf": DIGIT,
+            "pair": record(a={"$ref": "#/$defs/leaf"}, b={"$ref": "#/$defs/leaf"}),
+        },
+        **several({"$ref": "#/$defs/pair"}, 2),
     },
     {
         "$defs": {"tree": record(leaf=DIGIT, kids=several({"$ref": "#/$defs/tree"}, 1))},
         "$ref": "#/$defs/tree",
     },
     {"$defs": {"a/b": DIGIT, "c~d": WORD}, **record(x={"$ref": "#/$defs/a~1b"}, y={"$ref": "#/$defs/c~0d"})},
-    {**record(name=WORD, boss={"anyOf": [{"type": "null"}, {"$ref": "#"}]})},
+    {**record(name=WORD, boss=several({"$ref": "#"}, 1))},
 ]
 WHOLE: list[Schema] = [
     record(
@@ -179,7 +182,8 @@ WHOLE: list[Schema] = [
     record(title=WORD, year={"type": "integer", "minimum": 1900, "maximum": 2100}, genres=several(WORD, 2)),
     record(steps=several(record(text=WORD, done={"type": "boolean"}), 2), answer=WORD),
     record(
-        sentiment={"enum": ["good", "bad", "mixed"]}, score={"type": "number", "minimum": 0, "maximum": 1}
+        sentiment={"enum": ["good", "bad", "mixed"]},
+        score={"type": "number", "minimum": 0, "maximum": 1, "multipleOf": 0.1},
     ),
     record(
         email={"type": "string", "pattern": "^[a-z]{1,8}@[a-z]{1,8}\\.(com|org)$"},

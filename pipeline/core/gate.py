@@ -58,6 +58,8 @@ class _Entry:
     max_tokens: int | None
     claim: Claim
     share: float
+    is_generated: bool
+    """Its answer is text, not an embedding."""
     started_ns: int | None = None
     """When it got its slot."""
     is_released: bool = False
@@ -137,7 +139,7 @@ class Gate:
             return
         if entry.started_ns is None:
             self._queue(entry, -1)
-        else:
+        elif entry.is_generated:
             self._output_tokens += _GAIN * (num_output_tokens - self._output_tokens)
 
     # Told by the scheduler's stage ----------------------------------------------------------
@@ -251,7 +253,7 @@ class Gate:
         terms = request.terms
         claim = Claim(terms.tenant, terms.priority, self._num_output_tokens(max_tokens).bit_length())
         share = self._share(terms, num_tokens, max_tokens)
-        return _Entry(terms, num_chars, num_tokens, max_tokens, claim, share)
+        return _Entry(terms, num_chars, num_tokens, max_tokens, claim, share, not request.pooling)
 
     def _share(self, terms: Terms, num_prompt_tokens: int, max_tokens: int | None) -> float:
         """Of the device: of its slots or its blocks, whichever is more."""

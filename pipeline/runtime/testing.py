@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from struct import pack
 from time import perf_counter_ns
 
-from pipeline.messages import NO_TOKEN, DeviceReady, DropQuestion, SamplingParams, StepPlan
+from pipeline.messages import NO_TOKEN, DeviceReady, DropQuestion, Pooling, SamplingParams, StepPlan
 from pipeline.runtime.reading import Cell, Context
 
 DEFAULT_CAPACITY = DeviceReady(num_blocks=4096, block_size=16, max_num_seqs=256, max_num_batched_tokens=2048)
@@ -108,7 +108,7 @@ class CheckingRunner(FakeRunner):
     AssertionError if a plan leaves a hole, reads a block that holds anything but the KV of the tokens before
     (because another sequence has written to it, it was not brought back from host memory, or it was shared
     with somebody whose tokens differ, or was dropped although it must be seen), has two rows write to one
-    place, or asks for a token the device does not have.
+    place, asks for a token the device does not have, or for an embedding whose tokens were not all here.
 
     Args:
         prompts: token ids by request id, if the reader's own are to be compared with what he reads.
@@ -123,6 +123,9 @@ class CheckingRunner(FakeRunner):
         self._owners: list[tuple[int, int] | None] = [None] * capacity.max_num_seqs
         self._last: list[int | None] = [None] * capacity.max_num_seqs
         self._histories: list[int | None] = [None] * capacity.max_num_seqs
+        self._poolings: list[Pooling] = [""] * capacity.max_num_seqs
+        self._num_summed = [0] * capacity.max_num_seqs
+        """Tokens computed since the slot was given."""
         self._cells: dict[tuple[int, int], Cell] = {}
         self._host_cells: dict[int, list[Cell | None]] = {}
 
@@ -137,12 +140,14 @@ class CheckingRunner(FakeRunner):
         for admitted in plan.admitted:
             self._contexts[admitted.slot] = Context(self.capacity.block_size, admitted)
             self._owners[admitted.slot] = self._histories[admitted.slot] = self._last[admitted.slot] = None
+            self._poolings[admitted.slot], self._num_summed[admitted.slot] = admitted.pooling, 0
         self._change_tables(plan)
         assert sum(plan.num_tokens) == len(plan.token_ids) <= self.capacity.max_num_batched_tokens
         assert len(set(plan.slots)) == len(plan.slots), "a slot has two rows"
         written = self._write(plan)
         assert len(set(written)) == len(written), "two rows write to one place"
         histories = [self._read(plan, row) for row in range(len(plan.slots))]
+        self._sum(plan)
         handle = self._sample(plan, histories)
         sampled = iter(handle.token_ids_sync())
         for slot, samples in zip(plan.slots, plan.samples, strict=True):
@@ -160,6 +165,15 @@ class CheckingRunner(FakeRunner):
             self._contexts[slot].drop(column)
         for slot, column, block in zip(plan.block_slots, plan.block_cols, plan.block_ids, strict=True):
             self._contexts[slot].table[column] = block
+
+    def _sum(self, plan: StepPlan) -> None:
+        for slot, count in zip(plan.slots, plan.num_tokens, strict=True):
+            self._num_summed[slot] += count
+        for row in plan.pooled:
+            slot = plan.slots[row]
+            assert self._poolings[slot] and not plan.samples[row], "nobody asked for an embedding"
+            is_whole = self._num_summed[slot] == plan.num_computed[row] + plan.num_tokens[row]
+            assert is_whole or self._poolings[slot] == "last", "the mean lacks tokens"
 
     def _name(self, handle: FakeHandle) -> None:
         """Remember whom the step's answers name: nobody else may be dropped."""

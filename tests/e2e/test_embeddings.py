@@ -2,7 +2,9 @@
 
 import asyncio
 import base64
+import math
 from array import array
+from struct import pack
 from typing import Any
 
 import aiohttp
@@ -15,7 +17,7 @@ from pipeline.checkpoint.fake import byte_card
 from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.runner import build_runner
 from pipeline.messages import StepPlan
-from pipeline.runtime.testing import FakeRunner, fake_embedding
+from pipeline.runtime.testing import FakeHandle, FakeRunner, fake_embedding
 from tests.e2e.saying import ROOM
 from tests.e2e.world import Server, serving
 from tests.gpu.driver import TINY, Driver, random_tensors
@@ -80,7 +82,23 @@ async def write(server: Server) -> Any:
         return (await answer.json())["usage"]["completion_tokens"]
 
 
-def test_many_inputs_some_at_a_time_beside_a_stream(fake_card: ModelCard) -> None:
+PLACES = {
+    "one worker": "",
+    "prefill and decode apart, filtered": """
+[stages.schedule.options]
+separation = "split"
+[stages.filter]
+""",
+    "contiguous": """
+[stages.schedule.options]
+allocation = "contiguous"
+prefix_cache = false
+""",
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_many_inputs_some_at_a_time_beside_a_stream(fake_card: ModelCard, place: str) -> None:
     most = 0
 
     def count(plan: StepPlan) -> None:
@@ -88,7 +106,7 @@ def test_many_inputs_some_at_a_time_beside_a_stream(fake_card: ModelCard) -> Non
         most = max(most, len(plan.request_ids))
 
     async def main() -> None:
-        toml = "[stages.ingress.options]\nembeddings_at_once = 5"
+        toml = f"[stages.ingress.options]\nembeddings_at_once = 5\n{PLACES[place]}"
         async with serving(fake_card, lambda: FakeRunner(before_step=count), toml) as server:
             writing = asyncio.create_task(write(server))
             inputs = [[7] * (1 + k % 40) for k in range(100)]
@@ -133,6 +151,29 @@ def test_what_is_wrong_is_named() -> None:
             assert status == 200 and answer["usage"]["total_tokens"] == 128
             status, _ = await post(server, input="a", model="other")
             assert status == 404
+            await server.rest()
+
+    asyncio.run(main())
+
+
+class SickHandle(FakeHandle):
+    def embeddings_sync(self) -> list[bytes]:
+        return [pack("<8f", *[math.nan] * 8) for _ in self.plan.pooled]
+
+
+class SickRunner(FakeRunner):
+    """Its model's states are no numbers."""
+
+    def launch(self, plan: StepPlan, /) -> FakeHandle:
+        done = super().launch(plan)
+        return SickHandle(plan, done.token_ids_sync(), done.begin_ns, done.end_ns)
+
+
+def test_what_is_no_number_is_the_servers_fault(fake_card: ModelCard) -> None:
+    async def main() -> None:
+        async with serving(fake_card, SickRunner) as server:
+            status, answer = await post(server, input=["a", "b"])
+            assert (status, answer["error"]["code"]) == (500, "server_error")
             await server.rest()
 
     asyncio.run(main())

@@ -23,7 +23,7 @@ from tests.e2e.world import Server, serving
 from tests.gpu.driver import TINY, random_tensors
 
 BYTES = replace(TINY, vocab_size=byte_card().architecture.vocab_size)
-TOML = "[stages.ingress.options]\ngrammar_timeout_s = 1.0\n"
+TOML = "[stages.ingress.options]\ngrammar_timeout_s = 0.5\n"
 MESSAGES: Any = [{"role": "user", "content": "Who?"}]
 SLOW = {"type": "integer", "multipleOf": 99999989}
 
@@ -62,7 +62,7 @@ def test_a_slow_grammar_is_refused_and_hurts_nobody() -> None:
             status, body = await trying
             assert (status, body["error"]["code"]) == (400, "invalid_grammar")
             assert body["error"]["param"] == "structured_outputs.json"
-            assert "more than 1 s" in body["error"]["message"]
+            assert "more than 0.5 s" in body["error"]["message"]
             status, body = await post(session, server, structured_outputs=good)
             assert status == 200
             assert re.fullmatch(good["regex"], body["choices"][0]["message"]["content"])

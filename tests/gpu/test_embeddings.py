@@ -119,7 +119,8 @@ def test_without_embeddings_nothing_is_kept() -> None:
 
 
 def pooled(slots: list[int], done: list[int], cleared: list[int]) -> PooledStep:
-    return PooledStep(torch.tensor(slots), torch.tensor(done), torch.tensor(cleared) if cleared else None)
+    indices = [torch.tensor(each, dtype=torch.int64) for each in (slots, done, cleared)]
+    return PooledStep(indices[0], indices[1], indices[2] if cleared else None)
 
 
 def test_states_that_are_no_numbers_spoil_their_own_embedding_only() -> None:
@@ -130,3 +131,14 @@ def test_states_that_are_no_numbers_spoil_their_own_embedding_only() -> None:
     assert second.isnan().all()
     (again,) = pools.add(pooled([1], [1], [1]), torch.tensor([[0.0, 0, 2]]))
     assert again.tolist() == [0, 0, 1]  # cleared for the next one
+
+
+def test_sums_of_many_tokens_are_exact() -> None:
+    generator = torch.Generator().manual_seed(0)
+    states = torch.randn(1300, 3, generator=generator)  # in several parts
+    whole = Pools(4, 3, torch.device("cpu")).add(pooled([2] * 1300, [2], [2]), states)
+    pools = Pools(4, 3, torch.device("cpu"))
+    pools.add(pooled([2] * 700, [], [2]), states[:700].flip(0))
+    assert pools.add(pooled([2] * 600, [2], []), states[700:]).equal(whole)
+    expected = torch.nn.functional.normalize(states.double().sum(0, keepdim=True))
+    torch.testing.assert_close(whole.double(), expected, atol=1e-7, rtol=1e-6)

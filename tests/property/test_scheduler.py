@@ -13,6 +13,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from msgspec.structs import replace
 
 from pipeline.core.allocation import AllocationName
 from pipeline.core.policies import Policies, make_policies
@@ -23,6 +24,8 @@ from pipeline.messages import (
     NO_TOKEN,
     DeviceReady,
     FinishReason,
+    PooledRow,
+    Pooling,
     SampledBatch,
     SamplingParams,
     StepHandle,
@@ -30,7 +33,7 @@ from pipeline.messages import (
     Terms,
     TokenizedRequest,
 )
-from pipeline.runtime.testing import CheckingRunner, fake_token
+from pipeline.runtime.testing import CheckingRunner, fake_embedding, fake_token
 from tests.property.asked import BLOCK, CREDITS, DROPPING, TERMS, options
 from tests.property.places import assert_places_are_conserved, assert_places_are_free
 
@@ -83,6 +86,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.requests: dict[int, TokenizedRequest] = {}
         self.got: dict[int, list[int]] = {}
         self.endings: dict[int, int] = {}
+        self.embeddings: dict[int, bytes] = {}
         self.cancelled: set[int] = set()
         self.shed: set[int] = set()
         self.stopped: set[int] = set()
@@ -111,6 +115,13 @@ class SchedulerMachine(RuleBasedStateMachine):
     def arrive_long(self, prompt: int, max_tokens: int, seed: int, terms: Terms) -> None:
         """Longer than the pool, if need be: it drops blocks on its way."""
         self.accept(self.new_request(list(range(prompt)), max_tokens, seed, True, terms))
+
+    @rule(prompt=st.integers(1, 40), pooling=st.sampled_from(["last", "mean"]), terms=TERMS)
+    def arrive_for_an_embedding(self, prompt: int, pooling: Pooling, terms: Terms) -> None:
+        terms = replace(terms, kv_eviction="none", kv_budget=None, kv_sinks=None)
+        request = replace(self.new_request(list(range(prompt)), 1, 0, True, terms), pooling=pooling)
+        self.requests[request.request_id] = request
+        self.accept(request)
 
     @rule(prompt=st.integers(1, 8), max_tokens=st.integers(1, 8), terms=TERMS)
     def arrive_later(self, prompt: int, max_tokens: int, terms: Terms) -> None:
@@ -194,7 +205,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         ids = [r for r, s in zip(plan.request_ids, plan.samples, strict=True) if s]
         epochs = [e for e, s in zip(plan.epochs, plan.samples, strict=True) if s]
         times = (plan.planned_ns, self.tick(), self.tick(), self.tick(), self.tick())
-        sampled = SampledBatch(plan.step_id, ids, epochs, handle.token_ids_sync(), times, handle.drops_sync())
+        pooled = [
+            PooledRow(plan.request_ids[row], plan.epochs[row], embedding)
+            for row, embedding in zip(plan.pooled, handle.embeddings_sync(), strict=True)
+        ]
+        results = (handle.token_ids_sync(), times, handle.drops_sync())
+        sampled = SampledBatch(plan.step_id, ids, epochs, *results, pooled=pooled)
         self.scheduler.apply(sampled, self.tick())
 
     @rule()
@@ -211,6 +227,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 self.got.setdefault(request_id, []).append(token_id)
             if finish:
                 self.endings[request_id] = finish
+        self.embeddings |= batch.embeddings
         for times in batch.times:
             segments = list(times.base_ns)
             for index, value in enumerate(batch.elapsed_ns[6 * times.worker : 6 * times.worker + 6]):
@@ -301,7 +318,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         if request_id in self.shed:
             assert not got and request_id not in self.endings
             return
-        expected = self.expected(request.sampling, len(self.asked[request_id]))
+        num_tokens = len(self.asked[request_id])
+        expected = [] if request.pooling else self.expected(request.sampling, num_tokens)
         assert got == expected[: len(got)], "tokens differ from those of the request alone"
         if request_id in self.stopped and request_id not in self.endings:
             return
@@ -310,6 +328,10 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert request_id in self.cancelled
             return
         assert got == expected
+        if request.pooling:
+            assert self.embeddings[request_id] == fake_embedding(num_tokens)
+            assert ending == FinishReason.STOP
+            return
         is_eos = expected[-1] == 40 and not request.sampling.ignore_eos
         assert ending == (FinishReason.STOP if is_eos else FinishReason.LENGTH)
 

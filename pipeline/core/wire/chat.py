@@ -1,6 +1,7 @@
 """Chat messages of a request body: roles and text. What a template makes of them is tokenize's matter."""
 
 from pipeline.core.wire.fields import Fields, wrong, wrong_content
+from pipeline.core.wire.images import refusal_of
 from pipeline.core.wire.tool_messages import parse_calls, parse_result
 from pipeline.errors import RequestError
 from pipeline.messages import ChatMessage
@@ -71,6 +72,8 @@ def _part(name: str, item: object) -> str:
         raise wrong_content(name, 'an object {"type": "text", "text": ...}', item)
     fields = Fields(item, name + ".")
     kind = fields.take("type")
+    if kind == "image_url":
+        raise refusal_of(name, fields)
     if kind != "text":
         raise wrong(name + ".type", '"text" (this model reads text only)', kind)
     text = fields.text("text")

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from pipeline.core.gate import Gate
 from pipeline.core.policies import SchedulingOptions, make_policies
 from pipeline.core.prefix import PrefixHash
 from pipeline.core.prefix_cache import PrefixCache
@@ -12,6 +13,7 @@ from pipeline.messages import (
     NO_TOKEN,
     DeviceReady,
     FinishReason,
+    GenerateRequest,
     Pooling,
     SamplingParams,
     Terms,
@@ -133,3 +135,16 @@ def test_a_prompt_as_long_as_the_cache_fits() -> None:
     bench.run(request(1, 160, "mean"))
     assert bench.embeddings == {1: fake_embedding(160)}
     assert bench.core.add(request(2, 161, "mean")) is not None
+
+
+@BOTH
+def test_the_door_learns_of_answers_from_text_only(pooling: Pooling) -> None:
+    gate = Gate()
+    gate.open(DEVICE, None)
+    expected = gate._output_tokens
+    asked = GenerateRequest(1, [5] * 9, None, SamplingParams(max_tokens=1), 0, 0, pooling=pooling)
+    gate.enter(asked)
+    gate.tokenized(1, 9)
+    gate.started(1, 1)
+    gate.leave(1, 0)
+    assert gate._output_tokens == expected

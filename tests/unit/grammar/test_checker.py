@@ -14,7 +14,7 @@ from pipeline.messages import Grammar
 
 CARD = byte_card()
 SPEC = TokenizerSpec(CARD.tokenizer_json, CARD.architecture.vocab_size, CARD.eos_ids)
-TIMEOUT_S = 1.0
+TIMEOUT_S = 0.5
 GOOD = Grammar("regex", "[0-9]{3}")
 
 
@@ -96,7 +96,7 @@ def test_what_would_hurt_is_refused_in_time_and_the_next_is_served(
     except GrammarRefused as refused:
         text = str(refused)
     took_s = time.monotonic() - began_s
-    assert took_s < 10 * TIMEOUT_S, "with the start of a new process, on a busy machine"
+    assert took_s < 20 * TIMEOUT_S, "with the start of a new process, on a busy machine"
     assert text or name not in REFUSED
     assert len(text) < 200 and "\n" not in text
     other = Grammar("regex", f"{name}[0-9]")
@@ -107,7 +107,7 @@ def test_a_verdict_is_kept(checker: GrammarChecker) -> None:
     slow = Grammar("json", '{"type":"integer","multipleOf":99999971}')
     assert not checker.knows(slow)
     for _ in range(2):
-        with pytest.raises(GrammarRefused, match="1 s or too much memory"):
+        with pytest.raises(GrammarRefused, match="s or too much memory"):
             checker.check(slow)
         assert checker.knows(slow)
 

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pipeline.errors import ConfigError
 from pipeline.messages import Admitted, SamplingParams, StepPlan
 from pipeline.runtime.bridge import Listener
 from pipeline.runtime.process import DeviceDied, ProcessDevice
-from pipeline.runtime.testing import fake_token
+from pipeline.runtime.testing import fake_embedding, fake_token
 from tests.fake_process import CAPACITY, Script, factory
 
 ROOT = Path(__file__).parents[3]
@@ -89,6 +90,17 @@ def test_steps_come_back_with_their_tokens_and_times() -> None:
             assert step.token_ids_sync() == [fake_token(SamplingParams(seed=5), 5 + k)]
             assert step.drops_sync() == [] and step.logprobs_sync() is None
             assert begin_ns < step.begin_ns <= step.end_ns < time.perf_counter_ns(), "one clock for both"
+
+    run(test)
+
+
+def test_embeddings_come_back_with_their_rows() -> None:
+    async def test(desk: Desk) -> None:
+        await desk.device.open()
+        desk.device.submit(0, replace(plan(1, 4), samples=[False], pooled=[0]))
+        await desk.until(lambda: len(desk.results) == 1)
+        (step,) = desk.results
+        assert step.token_ids_sync() == [] and step.embeddings_sync() == [fake_embedding(5)]
 
     run(test)
 
