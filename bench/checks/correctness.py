@@ -10,6 +10,7 @@ from bench.checks.models import SMALL, greedy, new_runner
 from bench.checks.rows import Row
 from pipeline.gpu.kernels.shapes import MODELS
 from pipeline.gpu.kernels.variant import ModelShape
+from pipeline.gpu.kernels.workloads.neighbours import count_differences
 from pipeline.gpu.kernels.workloads.suite import BUILDERS, CHECKED, TINY, build
 from pipeline.gpu.kv.dtype import KvDtype
 
@@ -43,6 +44,7 @@ def run(bench: Bench) -> Iterator[Row]:
     for kernel in BUILDERS:
         for shape in _shapes(bench, kernel):
             yield _row(bench, kernel, shape)
+    yield _neighbours(bench)
     yield _whole_model(bench)
 
 
@@ -60,6 +62,18 @@ def _row(bench: Bench, kernel: str, shape: ModelShape) -> Row:
     name = f"{kernel} {shape.name} {shape.kv_dtype}"
     ok = all(error <= bound for error in errors)
     return Row("correctness", name, f"off by {worst:.1e}", ok, f"{bound:.0e}", {"error": worst})
+
+
+def _neighbours(bench: Bench) -> Row:
+    """Rows that decode, and rows of a prompt: bit by bit the same alone as among others."""
+    steps = [(1, 40), (20, 40)] if bench.is_tiny else [(1, 3000), (300, 900)]
+    counts = [
+        count_differences(shape, *step, bench.device)
+        for shape in _shapes(bench, "attention_mass")
+        for step in steps
+    ]
+    result = f"{sum(counts)} elements differ from the row alone"
+    return Row("correctness", "a row among others", result, not any(counts), "0")
 
 
 def _whole_model(bench: Bench) -> Row:

@@ -5,6 +5,7 @@ that is read. In the interpreter, on a device that replays by running the work a
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 from msgspec.structs import replace
 
 from pipeline.gpu.options import RunnerOptions
@@ -24,6 +25,7 @@ SIZES: dict[str, Any] = {
 }
 
 
+@pytest.mark.nightly
 @isolated
 def test_texts_are_those_without_graphs() -> None:
     options = RunnerOptions(device="cpu", dtype="float32", backend="triton", num_blocks=24, **SIZES)

@@ -9,7 +9,7 @@ from pipeline.gpu.kernels.seen import is_seen
 
 ELEMENTS = tl.constexpr(4096)
 """Of partial results that are on their way at once."""
-PARTS = tl.constexpr(128)
+PARTS = tl.constexpr(64)
 MASS_ONE = tl.constexpr(4294967296.0)
 """StepInputs.mass: what a query head's whole attention counts."""
 
