@@ -20,15 +20,20 @@ from pipeline.core.framing import http_chunk, text_frame
 from pipeline.core.keys import Key
 from pipeline.core.trace_context import parse_traceparent
 from pipeline.core.wire import (
+    Frame,
     Limits,
     Wanted,
     bearer_of,
+    check_bare,
     error_body,
+    parse_ack,
     parse_chat,
     parse_completion,
     parse_detokenize,
     parse_frame,
+    parse_grant,
     parse_response,
+    parse_resume,
     parse_tokenize,
     take_traceparent,
     tenant_of_key,
@@ -40,6 +45,13 @@ from pipeline.stages.ingress.about import window_s
 from pipeline.stages.ingress.cors import host_in
 
 LIMITS = Limits(model="m", max_model_len=2048, vocab_size=1000)
+FRAMES: dict[str, Callable[[Frame], object]] = {
+    "cancel": check_bare,
+    "ping": check_bare,
+    "grant": parse_grant,
+    "ack": parse_ack,
+    "resume": parse_resume,
+}
 Target = Callable[[bytes], None]
 
 
@@ -59,6 +71,7 @@ def _check(all_wanted: Iterable[Wanted]) -> None:
             sampling.frequency_penalty,
             sampling.repetition_penalty,
             *(bias for _, bias in sampling.logit_bias),
+            wanted.flush_ms,
             terms.ttft_target_ms or 0.0,
             terms.tpot_target_ms or 0.0,
             terms.patience_ms or 0.0,
@@ -66,6 +79,7 @@ def _check(all_wanted: Iterable[Wanted]) -> None:
         assert all(map(math.isfinite, floats))
         assert 0 < sampling.top_p <= 1 and 0 <= sampling.temperature <= 2
         assert -(1 << 63) <= sampling.seed < 1 << 63
+        assert wanted.credits is None or 1 <= wanted.credits <= 1 << 31
         assert sampling.max_tokens is None or 1 <= sampling.max_tokens <= LIMITS.max_model_len
         ids = wanted.prompt if isinstance(wanted.prompt, list) else []
         for each in (ids, sampling.stop_token_ids, sampling.allowed_token_ids):
@@ -104,8 +118,11 @@ def frame(data: bytes) -> None:
     with suppress(UnicodeDecodeError), _declared():
         parsed = parse_frame(data.decode())
         assert 0 < len(parsed.id) <= 128
-        take_traceparent(parsed)
-        _check([wanted_of(parsed.fields, LIMITS, 7)])
+        if read := FRAMES.get(str(parsed.type)):
+            read(parsed)
+        else:
+            take_traceparent(parsed)
+            _check([wanted_of(parsed.fields, LIMITS, 7)])
 
 
 def headers(data: bytes) -> None:

@@ -204,5 +204,5 @@ async def test_a_stream_is_lost_by_the_kernel_if_its_peer_is_silent() -> None:
         await reader.readuntil(b"\r\n\r\n")
         (handler,) = w.stage._runner.server.connections
         sock = handler.transport.get_extra_info("socket")
-        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 4000
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 2000
         writer.close()

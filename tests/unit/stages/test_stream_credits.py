@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 
 from pipeline.errors import RequestError
-from pipeline.messages import Cancel, FinishReason, Grant, Open, Pause, Resume
+from pipeline.messages import (
+    Cancel,
+    FinishReason,
+    Grant,
+    Open,
+    Pause,
+    Resume,
+    SpelledLogprobs,
+    TokenLogprob,
+)
 from tests.text_world import Sink
 from tests.unit.stages.stream_world import MS, StreamWorld
 
@@ -94,6 +103,30 @@ def test_who_cancels_is_told_nothing_more(reason: FinishReason) -> None:
             assert isinstance(world.sink.ending, RequestError)
 
     in_world(body)
+
+
+def test_logprobs_come_with_the_tokens_that_were_granted() -> None:
+    told: list[bytes] = []
+
+    class Told:
+        def logprobs(self, entries: list[TokenLogprob]) -> None:
+            told.extend(entry.piece for entry in entries)
+
+    async def main() -> None:
+        world = StreamWorld()
+        await world.stage.handle([Open(1, world.sink, 0, credits=2, logprobs_sink=Told())])
+        for piece in "abcd":
+            entry = TokenLogprob(piece.encode(), -1.0, [])
+            await world.rows((1, piece, 1, NONE), logprobs=SpelledLogprobs([1], [entry]))
+            await world.pass_time(20)
+        assert (world.sink.text, told) == ("ab", [b"a", b"b"])
+        await grant(world, 1)
+        assert (world.sink.text, told) == ("abc", [b"a", b"b", b"c"])
+        await grant(world, 1)
+        assert (world.sink.text, told) == ("abcd", [b"a", b"b", b"c", b"d"])
+        await world.stage.stop()
+
+    asyncio.run(main())
 
 
 def test_a_client_that_grants_nothing_is_not_slow_but_has_its_time() -> None:
