@@ -2,6 +2,7 @@
 interpreter (docs/decisions/0024)."""
 
 import msgspec
+import pytest
 import torch
 from torch import Tensor
 
@@ -56,6 +57,7 @@ def test_bits_depend_neither_on_neighbours_nor_on_chunks() -> None:
     assert bench.logits(prompt, [tokens(1, 4)], chunk=18).equal(alone)
 
 
+@pytest.mark.nightly
 @isolated
 def test_decode_and_prefill_agree_but_in_the_last_bits() -> None:
     """A token may be computed by either; what they give must not be equal for the text to be."""

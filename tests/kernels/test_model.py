@@ -101,6 +101,7 @@ def test_blocks_of_codes_that_are_swapped() -> None:
     assert found.num_hit_tokens == 16 and found.num_swaps == 1
 
 
+@pytest.mark.nightly
 @isolated
 def test_contexts_that_drop_blocks() -> None:
     """One by its window, one by the weight of its blocks, in a model with windows of its own."""
