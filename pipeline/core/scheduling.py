@@ -16,6 +16,7 @@ When the device is lost (`device_lost`, until `device_ready`), nothing is planne
 from pipeline.core.allocation import ALLOCATIONS, AllocationName
 from pipeline.core.arrived import ArrivedIds
 from pipeline.core.block_pool import BlockPool
+from pipeline.core.feasible import retention_of
 from pipeline.core.flights import Flight
 from pipeline.core.outcome import Outcome
 from pipeline.core.plan_rows import PlanRows
@@ -165,29 +166,8 @@ class Scheduler:
 
     def _check(self, sequence: Sequence) -> None:
         """Raises RequestError if it can never run."""
-        if sequence.terms.cache_pin and self.residents.pins is None:
-            raise RequestError(
-                "This server pins nothing: stages.schedule.options.max_pinned_blocks is 0.",
-                param="cache_pin",
-                code="pinning_off",
-            )
-        sequence.retention = self.policies.retentions.of(sequence.terms, sequence.max_kv_tokens)
-        if sequence.retention.drops and not self.residents.allocation.is_by_block:
-            raise RequestError(
-                "This server keeps each context in one range, and drops nothing of it "
-                '(stages.schedule.options.allocation is "contiguous").',
-                param="kv_eviction",
-                code="kv_eviction_off",
-            )
-        capacity = self.device.num_blocks * self.device.block_size
-        if not sequence.retention.drops and sequence.max_kv_tokens > capacity:
-            raise RequestError(
-                f"The KV cache holds {capacity} tokens; this request needs {sequence.max_kv_tokens} "
-                f"({sequence.num_prompt_tokens} prompt + {sequence.max_tokens} max_tokens - 1). "
-                "One with 'kv_eviction' needs no more than its 'kv_budget' and a block.",
-                param="max_tokens",
-                code="kv_capacity_exceeded",
-            )
+        retentions = self.policies.retentions
+        sequence.retention = retention_of(sequence, self.device, retentions, self.residents)
 
     def add_rejected(self, request_id: int) -> None:
         """An id that was rejected before it became a sequence: it has arrived, and ends there."""

@@ -24,18 +24,17 @@ from pipeline.messages import (
     NO_TOKEN,
     DeviceReady,
     FinishReason,
-    PooledRow,
     Pooling,
-    SampledBatch,
     SamplingParams,
     StepHandle,
     StepPlan,
     Terms,
     TokenizedRequest,
 )
-from pipeline.runtime.testing import CheckingRunner, fake_embedding, fake_token
+from pipeline.runtime.testing import CheckingRunner, fake_embedding
 from tests.property.asked import BLOCK, CREDITS, DROPPING, TERMS, options
 from tests.property.places import assert_places_are_conserved, assert_places_are_free
+from tests.property.results import batch_of, tokens_alone
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -201,17 +200,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         if not self.flying[worker]:
             return
         handle = self.flying[worker].popleft()
-        plan = handle.plan
-        ids = [r for r, s in zip(plan.request_ids, plan.samples, strict=True) if s]
-        epochs = [e for e, s in zip(plan.epochs, plan.samples, strict=True) if s]
-        times = (plan.planned_ns, self.tick(), self.tick(), self.tick(), self.tick())
-        pooled = [
-            PooledRow(plan.request_ids[row], plan.epochs[row], embedding)
-            for row, embedding in zip(plan.pooled, handle.embeddings_sync(), strict=True)
-        ]
-        results = (handle.token_ids_sync(), times, handle.drops_sync())
-        sampled = SampledBatch(plan.step_id, ids, epochs, *results, pooled=pooled)
-        self.scheduler.apply(sampled, self.tick())
+        times_ns = (self.tick(), self.tick(), self.tick(), self.tick())
+        self.scheduler.apply(batch_of(handle, times_ns), self.tick())
 
     @rule()
     def tell(self) -> None:
@@ -319,7 +309,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert not got and request_id not in self.endings
             return
         num_tokens = len(self.asked[request_id])
-        expected = [] if request.pooling else self.expected(request.sampling, num_tokens)
+        expected = [] if request.pooling else tokens_alone(request.sampling, num_tokens)
         assert got == expected[: len(got)], "tokens differ from those of the request alone"
         if request_id in self.stopped and request_id not in self.endings:
             return
@@ -334,15 +324,6 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         is_eos = expected[-1] == 40 and not request.sampling.ignore_eos
         assert ending == (FinishReason.STOP if is_eos else FinishReason.LENGTH)
-
-    @staticmethod
-    def expected(sampling: SamplingParams, num_prompt_tokens: int) -> list[int]:
-        tokens: list[int] = []
-        for k in range(sampling.max_tokens or 0):
-            tokens.append(fake_token(sampling, num_prompt_tokens + k))
-            if tokens[-1] == 40 and not sampling.ignore_eos:
-                break
-        return tokens
 
     def new_request(
         self, token_ids: list[int], max_tokens: int, seed: int, eos: bool, terms: Terms

@@ -134,7 +134,8 @@ def test_a_prompt_as_long_as_the_cache_fits() -> None:
     bench = Bench()
     bench.run(request(1, 160, "mean"))
     assert bench.embeddings == {1: fake_embedding(160)}
-    assert bench.core.add(request(2, 161, "mean")) is not None
+    refused = bench.core.add(request(2, 161, "mean"))
+    assert refused is not None and (refused.param, refused.code) == ("input", "kv_capacity_exceeded")
 
 
 @BOTH
