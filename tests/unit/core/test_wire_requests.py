@@ -255,7 +255,7 @@ def test_an_answer_can_be_sent_back_as_it_came() -> None:
         ({"role": "user", "content": 5}, "messages[1].content"),
         ({"role": "user", "content": []}, "messages[1].content"),
         ({"role": "user", "content": ["x"]}, "messages[1].content[0]"),
-        ({"role": "user", "content": [{"type": "image_url"}]}, "messages[1].content[0].type"),
+        ({"role": "user", "content": [{"type": "image_url"}]}, "messages[1].content[0].image_url"),
         ({"role": "user", "content": [{"type": "text"}]}, "messages[1].content[0].text"),
         ({"role": "user", "content": [{"type": "text", "text": 5}]}, "messages[1].content[0].text"),
         ({"role": "user", "content": [{"type": "text", "text": "a", "b": 1}]}, "messages[1].content[0].b"),
