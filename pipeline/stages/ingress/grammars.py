@@ -20,6 +20,7 @@ class GrammarDoor:
     def __init__(self, card: ModelCard, timeout_s: float) -> None:
         spec = TokenizerSpec(card.tokenizer_json, card.architecture.vocab_size, card.eos_ids)
         self._is_installed = is_installed()
+        self._has_end = bool(card.eos_ids)
         self._checker = GrammarChecker(spec, timeout_s)
         self._thread: ThreadPoolExecutor | None = None
         self._num_waiting = 0
@@ -35,6 +36,12 @@ class GrammarDoor:
                 "pip install 'stageline[structured]'.",
                 param=wanted.grammar_field,
                 code="structured_output_not_installed",
+            )
+        if not self._has_end:
+            raise RequestError(
+                f"'{wanted.grammar_field}' needs a model that has a token for the end.",
+                param=wanted.grammar_field,
+                code="structured_output_not_supported",
             )
         try:
             await self._try(grammar)
