@@ -154,7 +154,9 @@ class SlotTable:
             return step.rows, []
         assert step.rows.rules is not None, "who has a grammar has rules"
         words, failed = self._grammars.masks(step.constrained)
-        mask = torch.from_numpy(words).to(self._torch_device)
+        mask = torch.from_numpy(words)
+        if self._torch_device.type == "cuda":  # a copy from memory that is not pinned waits for the step
+            mask = mask.pin_memory().to(self._torch_device, non_blocking=True)
         return replace(step.rows, rules=replace(step.rows.rules, mask=mask)), failed
 
     def remember(self, step: PreparedStep, token_ids: Tensor) -> None:
