@@ -1,17 +1,10 @@
-"""llguidance: the only module that imports it, and it does so where it is called.
-
-What the library is told of a vocabulary are the bytes that detokenization itself goes by, so that a text that
-the grammar takes is the text that the client gets.
-"""
+"""llguidance: the only module that imports it, and it does so where it is called."""
 
 import json
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
-from tokenizers import Tokenizer
 
-from pipeline.core.detok import Vocabulary
 from pipeline.messages import Grammar
 
 if TYPE_CHECKING:
@@ -41,7 +34,9 @@ def new_tokenizer(spec: TokenizerSpec) -> "llguidance.LLTokenizer":
     """A fifth of a second for 49 thousand tokens."""
     import llguidance
 
-    words = _Words(spec)
+    from pipeline.grammar.words import Words  # tokenizers: not there beside given weights
+
+    words = Words(spec.tokenizer_json, spec.vocab_size, spec.eos_ids)
     eos_ids = list(spec.eos_ids)
     tokenizer = llguidance.LLTokenizer(
         llguidance.TokenizerWrapper(words), n_vocab=len(words.tokens), eos_token=eos_ids
@@ -101,32 +96,3 @@ def _limits() -> "llguidance.LLParserLimits":
         max_grammar_size=250_000,
         verbose_errors=False,
     )
-
-
-class _Words:
-    """What llguidance asks of a tokenizer."""
-
-    def __init__(self, spec: TokenizerSpec) -> None:
-        self._tokenizer = Tokenizer.from_str(spec.tokenizer_json)
-        vocabulary = Vocabulary(self._tokenizer, spec.vocab_size)
-        self._pieces = [_as_bytes(piece) for piece in vocabulary.pieces]
-        self.tokens = [_as_bytes(piece) for piece in vocabulary.all_pieces]
-        self.special_token_ids = [
-            token_id for token_id, piece in enumerate(self._pieces) if not piece and self.tokens[token_id]
-        ]
-        self.bos_token_id = None
-        self.eos_token_id = spec.eos_ids[0]
-        self.cut: Callable[[str], list[int]] = lambda _: []
-
-    def __call__(self, text: bytes) -> list[int]:
-        """As the model's tokenizer has it, if those tokens are that text; else the longest tokens there are.
-
-        Where only one text can come next, the model may say it in these tokens alone.
-        """
-        words = text.decode(errors="replace")
-        ids: list[int] = self._tokenizer.encode(words, add_special_tokens=False).ids
-        return ids if b"".join(self._pieces[each] for each in ids) == text else self.cut(words)
-
-
-def _as_bytes(piece: Any) -> bytes:
-    return piece.encode() if isinstance(piece, str) else bytes(piece)
