@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from msgspec.structs import replace
+
 from pipeline import assemble
 from pipeline import config as configuration
 from pipeline.checkpoint.card import ModelCard
@@ -71,6 +73,8 @@ async def serving(
         make_runner: for a thread of this process; or `runner`, for any place; or neither.
     """
     config = configuration.override(configuration.loads(toml, "test.toml"), port=0)
+    if "placement" not in config.device:  # a process of its own takes seconds to start
+        config = replace(config, device={**config.device, "placement": "thread"})
     runner = RunnerFactory(make_runner) if make_runner else runner
     pipeline = assemble.build(assemble.check(config), card, runner)
     until, ready = asyncio.Event(), asyncio.Event()

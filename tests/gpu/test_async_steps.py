@@ -196,6 +196,8 @@ def test_graphs_count_when_the_cache_is_sized(monkeypatch: pytest.MonkeyPatch) -
     def blocks(graph_bytes: int, **changes: Any) -> int:
         device = RecordingDevice(graph_bytes=(graph_bytes, 0))
         monkeypatch.setattr("pipeline.gpu.memory.rehearsal.free_bytes", lambda _: 2**30)
+        monkeypatch.setattr("pipeline.gpu.memory.rehearsal.in_use_bytes", lambda _: 0)
+        monkeypatch.setattr("pipeline.gpu.memory.rehearsal.most_bytes", lambda _, work: int(work() is None))
         options = {"num_blocks": None, "kv_memory": 0.5, "max_num_seqs": 10**5, "max_num_batched_tokens": 8}
         return runner_on(monkeypatch, device, **options, **changes).capacity.num_blocks
 
