@@ -4,7 +4,6 @@ import asyncio
 import json
 import socket
 import ssl
-import subprocess
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +18,7 @@ from pipeline.checkpoint.card import ModelCard
 from pipeline.errors import ConfigError
 from pipeline.messages import DeviceReady
 from pipeline.runtime.testing import FakeRunner
+from tests.e2e.raw_http import certificate as new_certificate
 from tests.e2e.world import Server, serving
 
 ASK: dict[str, Any] = {"prompt": "Hello", "max_tokens": 4, "ignore_eos": True}
@@ -187,24 +187,7 @@ def test_pages_of_other_sites(fake_card: ModelCard) -> None:
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    folder = tmp_path_factory.mktemp("tls")
-    cert, key = folder / "chain.pem", folder / "key.pem"
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-        "-nodes",
-    ]
-    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
-    try:
-        subprocess.run([*command, *names, "-keyout", key, "-out", cert], check=True, capture_output=True)
-    except FileNotFoundError:
-        pytest.skip("openssl is not installed, which makes the test's certificate")
-    return cert, key
+    return new_certificate(tmp_path_factory.mktemp("tls"))
 
 
 def test_tls(fake_card: ModelCard, certificate: tuple[Path, Path]) -> None:

@@ -32,7 +32,7 @@ from pipeline.gpu.kernels.attention_split import attend_split
 from pipeline.gpu.kernels.cache import Cache, scales_of
 from pipeline.gpu.kernels.config import LaunchConfig, find_config
 from pipeline.gpu.kernels.seen import seen_tiles, what_is_seen
-from pipeline.gpu.kernels.variant import ModelShape, Variant
+from pipeline.gpu.kernels.variant import ModelShape, Variant, attention_constants, stored_type
 from pipeline.gpu.kv.dtype import KvDtype, is_quantised
 
 SPLIT = 512
@@ -253,19 +253,11 @@ _NUMBERS = ("layer_window", "q_stride", "out_stride", "max_blocks", "max_splits"
 
 
 def _variant(shape: ModelShape, suffix: str, absent: tuple[str, ...]) -> Variant:
-    stored = {"bf16": "*bf16", "fp32": "*fp32"}.get(shape.kv_dtype, "*u8")
+    stored = stored_type(shape)
     pointers = _POINTERS | {"k": stored, "v": stored}
     absent += () if is_quantised(shape.kv_dtype) else ("k_scales", "v_scales")
     config = default_config(shape.head_dim, shape.kv_dtype)
-    constants: dict[str, Any] = {
-        **dict.fromkeys(absent),
-        "KV": shape.kv_dtype,
-        "KV_HEADS": shape.num_kv_heads,
-        "GROUP": shape.num_heads // shape.num_kv_heads,
-        "D": shape.head_dim,
-        "BLOCK_SIZE": shape.block_size,
-        **config.constants,
-    }
+    constants = attention_constants(shape, absent, config)
     return Variant(
         name=f"decode {shape.name} {shape.kv_dtype}{suffix}",
         kernel=decode_kernel,

@@ -30,7 +30,7 @@ from pipeline.gpu.kernels.code_tile import dequantised, load_codes, load_scales
 from pipeline.gpu.kernels.config import LaunchConfig
 from pipeline.gpu.kernels.seen import what_is_seen
 from pipeline.gpu.kernels.stored_tile import head_blocks, load_tile
-from pipeline.gpu.kernels.variant import ModelShape, Variant
+from pipeline.gpu.kernels.variant import ModelShape, Variant, attention_constants, stored_type
 from pipeline.gpu.kv.dtype import is_quantised
 
 MASS_ONE = tl.constexpr(4294967296.0)
@@ -159,19 +159,11 @@ _NUMBERS = ("layer_window", "max_blocks", "q_stride")
 
 
 def _variant(shape: ModelShape, suffix: str, *, has_rows: bool) -> Variant:
-    stored = {"bf16": "*bf16", "fp32": "*fp32"}.get(shape.kv_dtype, "*u8")
+    stored = stored_type(shape)
     absent: list[str] = [] if is_quantised(shape.kv_dtype) else ["k_scales"]
     absent += [] if has_rows else ["sinks", "windows"]
     config = default_config(shape.head_dim)
-    constants: dict[str, Any] = {
-        **dict.fromkeys(absent),
-        "KV": shape.kv_dtype,
-        "KV_HEADS": shape.num_kv_heads,
-        "GROUP": shape.num_heads // shape.num_kv_heads,
-        "D": shape.head_dim,
-        "BLOCK_SIZE": shape.block_size,
-        **config.constants,
-    }
+    constants = attention_constants(shape, absent, config)
     return Variant(
         name=f"mass {shape.name} {shape.kv_dtype}{suffix}",
         kernel=mass_kernel,

@@ -39,7 +39,7 @@ from pipeline.gpu.kernels.code_tile import dequantised, load_codes, load_scales
 from pipeline.gpu.kernels.config import LaunchConfig, find_config
 from pipeline.gpu.kernels.seen import ALL, what_is_seen
 from pipeline.gpu.kernels.stored_tile import head_blocks, load_tile
-from pipeline.gpu.kernels.variant import ModelShape, Variant
+from pipeline.gpu.kernels.variant import ModelShape, Variant, attention_constants, stored_type
 from pipeline.gpu.kv.dtype import KvDtype, is_quantised
 
 LOG2_E = 1.4426950408889634
@@ -280,22 +280,13 @@ _NUMBERS = ("layer_window", "num_rows", "max_blocks", "q_stride", "out_stride")
 
 
 def _variant(shape: ModelShape, suffix: str, *, is_windowed: bool, has_rows: bool, has_lse: bool) -> Variant:
-    stored = {"bf16": "*bf16", "fp32": "*fp32"}.get(shape.kv_dtype, "*u8")
+    stored = stored_type(shape)
     pointers = _POINTERS | {"k": stored, "v": stored}
     absent: list[str] = [] if is_quantised(shape.kv_dtype) else ["k_scales", "v_scales"]
     absent += [] if has_rows else ["sinks", "windows"]
     absent += [] if has_lse else ["lse"]
     config = default_config(shape.head_dim, shape.kv_dtype)
-    constants: dict[str, Any] = {
-        **dict.fromkeys(absent),
-        "KV": shape.kv_dtype,
-        "KV_HEADS": shape.num_kv_heads,
-        "GROUP": shape.num_heads // shape.num_kv_heads,
-        "D": shape.head_dim,
-        "BLOCK_SIZE": shape.block_size,
-        "IS_WINDOWED": is_windowed,
-        **config.constants,
-    }
+    constants = attention_constants(shape, absent, config) | {"IS_WINDOWED": is_windowed}
     return Variant(
         name=f"prefill {shape.name} {shape.kv_dtype}{suffix}",
         kernel=prefill_kernel,

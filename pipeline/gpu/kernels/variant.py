@@ -4,6 +4,7 @@ Every module with a kernel has `variants(shape) -> list[Variant]`: what a model 
 the types, constants and launch parameters that its launcher gives.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -47,3 +48,21 @@ class Variant:
     """a program may use: what the occupancy that the kernel aims at leaves."""
     has_dot: bool = False
     """Tensor-core instructions must be there."""
+
+
+def stored_type(shape: ModelShape) -> str:
+    """Of a pointer to cached keys or values."""
+    return {"bf16": "*bf16", "fp32": "*fp32"}.get(shape.kv_dtype, "*u8")
+
+
+def attention_constants(shape: ModelShape, absent: Iterable[str], config: LaunchConfig) -> dict[str, Any]:
+    """What all kernels of attention over a cache are compiled for; pointers that are `absent` are None."""
+    return {
+        **dict.fromkeys(absent),
+        "KV": shape.kv_dtype,
+        "KV_HEADS": shape.num_kv_heads,
+        "GROUP": shape.num_heads // shape.num_kv_heads,
+        "D": shape.head_dim,
+        "BLOCK_SIZE": shape.block_size,
+        **config.constants,
+    }
