@@ -23,6 +23,7 @@ from pipeline.gpu.kernels.linear_tile import (
     config_of,
     grid_of,
     store_outputs,
+    variants_of,
 )
 from pipeline.gpu.kernels.variant import ModelShape, Variant
 from pipeline.gpu.kernels.widen import widen_nibble
@@ -148,20 +149,4 @@ def linear_int4(
 def variants(shape: ModelShape) -> list[Variant]:
     """Of the feed-forward's way down, by the number of rows."""
     pointers = {"x": "*bf16", "codes": "*u8", "scales": "*fp16", "minima": "*fp16", "out": "*bf16"}
-    return [
-        Variant(
-            name=f"int4 {shape.name} {config.constants['ROWS']} rows",
-            kernel=int4_kernel,
-            types={**pointers, "num_rows": "i32", "x_stride": "i32"},
-            constants={
-                "bias": None,
-                "OUT": shape.hidden_size,
-                "IN": shape.intermediate_size,
-                **config.constants,
-            },
-            aligned=frozenset((*pointers, "x_stride")),
-            config=config,
-            has_dot=True,
-        )
-        for config in CONFIGS.values()
-    ]
+    return variants_of(int4_kernel, "int4", pointers, shape, CONFIGS)

@@ -7,12 +7,14 @@ does not say that these round alike.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from pipeline.gpu.kernels.config import LaunchConfig
+from pipeline.gpu.kernels.variant import ModelShape, Variant
 
 FEW_ROWS, SOME_ROWS = 16, 64
 """Up to SOME_ROWS time goes into reading weights, with more into products, and into reading x again for each
@@ -46,3 +48,26 @@ def check_input(x: Tensor, num_inputs: int) -> None:
     """Raises ValueError if x is not [T, num_inputs] with its elements side by side."""
     if x.dim() != 2 or x.shape[1] != num_inputs or x.stride(1) != 1:
         raise ValueError(f"x is {list(x.shape)} of strides {x.stride()}, not [T, {num_inputs}]")
+
+
+def variants_of(
+    kernel: Any, name: str, pointers: Mapping[str, str], shape: ModelShape, configs: Configs
+) -> list[Variant]:
+    """Of the feed-forward's way down, by the number of rows."""
+    return [
+        Variant(
+            name=f"{name} {shape.name} {config.constants['ROWS']} rows",
+            kernel=kernel,
+            types={**pointers, "num_rows": "i32", "x_stride": "i32"},
+            constants={
+                "bias": None,
+                "OUT": shape.hidden_size,
+                "IN": shape.intermediate_size,
+                **config.constants,
+            },
+            aligned=frozenset((*pointers, "x_stride")),
+            config=config,
+            has_dot=True,
+        )
+        for config in configs.values()
+    ]
