@@ -11,22 +11,11 @@ from torch.nn import functional as F
 from pipeline.gpu.api import StepInputs
 from pipeline.gpu.kv.dtype import KvDtype
 from tests.kernels.guarded import guarded, poisoned
+from tests.kernels.heads import EXACT, ROUNDED
 from tests.kernels.paged import paged
 
 NOT_USED = torch.empty(0, dtype=torch.int64)
 EVERYTHING = 1 << 40
-EXACT = {"rtol": 1e-5, "atol": 2e-6}
-ROUNDED = {"rtol": 1.6e-2, "atol": 1.2e-2}
-"""Of bf16: half a unit in the last place of the result, of each probability, and of what codes stand for."""
-MODELS = {
-    "SmolLM2": (9, 3, 64),
-    "Llama 8B and Mistral": (32, 8, 128),
-    "Qwen3": (16, 8, 128),
-    "Gemma 3": (4, 1, 256),
-    "80": (4, 4, 80),
-    "96": (12, 2, 96),
-}
-"""Query heads, key/value heads, head dim."""
 
 
 class Row(NamedTuple):

@@ -8,26 +8,16 @@ import torch
 
 from pipeline.gpu.kv.dtype import KvDtype
 from tests.kernels.decoding import Case
+from tests.kernels.heads import EXACT, MODELS, ROUNDED
 from tests.kernels.isolated import isolated
 
-EXACT = {"rtol": 1e-5, "atol": 2e-6}
-ROUNDED = {"rtol": 1.6e-2, "atol": 1.2e-2}
-"""Of bf16: half a unit in the last place of the result, and of each probability."""
-MODELS = {
-    "SmolLM2": (9, 3, 64),
-    "Llama 8B and Mistral": (32, 8, 128),
-    "Qwen3": (16, 8, 128),
-    "Gemma 3": (4, 1, 256),
-    "80": (4, 4, 80),
-    "96": (12, 2, 96),
-    "more than 16 heads": (20, 1, 64),
-}
+HEADS = MODELS | {"more than 16 heads": (20, 1, 64)}
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", HEADS)
 @isolated
 def test_heads_of_the_models(model: str) -> None:
-    heads, kv_heads, head_dim = MODELS[model]
+    heads, kv_heads, head_dim = HEADS[model]
     lens = [40] if kv_heads == 8 else [1, 16, 33, 70]
     case = Case(lens, heads, kv_heads, head_dim, kv_dtype="bf16", dtype="bfloat16")
     case.run().check(**ROUNDED)

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from pipeline.gpu.kv.dtype import KvDtype
+from tests.kernels.heads import MODELS
 from tests.kernels.isolated import isolated
-from tests.kernels.prefilling import MODELS, Case, Row, Step, any_case, parts
+from tests.kernels.prefilling import Case, Row, Step, any_case, parts
 
 ROWS = [Row(5, 60, 3, 7), Row(1, 40), Row(2, 0), Row(17, 99, 64, 1), Row(36, 70, 20, 33), Row(2, 2, 0, 5)]
 

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from pipeline.gpu.kv.dtype import KvDtype
+from tests.kernels.heads import EXACT, MODELS
 from tests.kernels.isolated import isolated
-from tests.kernels.prefilling import EXACT, MODELS, Case, Row, Step, any_case, parts
+from tests.kernels.prefilling import Case, Row, Step, any_case, parts
 
 WINDOWS = [Row(5, 60, 3, 7), Row(33, 33, 0, 5), Row(2, 90, 10, 20), Row(17, 99, 64, 1), Row(36, 70, 20, 33)]
 
