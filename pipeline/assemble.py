@@ -94,7 +94,7 @@ def build(
     }
     stages: dict[str, list[AnyStage]] = {}
     for node in plan.nodes:
-        outlets: dict[type, Outlet] = {
+        outlets: dict[type, Outlet[Any]] = {
             link.carries: inboxes[link.target] for link in plan.links if link.source == node.name
         }
         ctx = StageContext(

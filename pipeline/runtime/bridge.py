@@ -91,7 +91,7 @@ class Listener:
 class Device(Protocol):
     """What the execute stage drives: all workers of one device."""
 
-    async def open(self) -> object:
+    async def open(self) -> Any:
         """Its capacity. Again after a failure: what can be kept is kept, and no plan from before is run."""
         ...
 
@@ -227,7 +227,7 @@ class ThreadDevice:
         self._mover: Mover | None = None
         self._loop: asyncio.AbstractEventLoop
 
-    async def open(self) -> object:
+    async def open(self) -> Any:
         if self._workers:
             renewals = [self._asked(worker.renew) for worker in self._workers]
             return (await asyncio.gather(*renewals))[0]

@@ -4,13 +4,17 @@ Data messages wait for room (`send`) or are refused (`offer`) when the inbox is 
 (`post`) never wait and are read first; there are at most a few per live request, so they need no bound.
 An inbox is read by one stage; where a stage is a pool, its instances share the inbox and each message
 goes to one of them.
+
+Between two batches its readers may be replaced (`pause`, `resume`); and whoever wants to see what is taken, and
+with it the batches in which that happens, adds himself to `taps`: without one it costs a test per wake-up.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from time import perf_counter_ns
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -20,6 +24,20 @@ from pipeline.runtime.histogram import Histogram
 M = TypeVar("M")
 
 ALL = 1 << 30
+
+
+class Taken(NamedTuple, Generic[M]):
+    """One batch, as a reader got it: the control messages first."""
+
+    messages: list[M]
+    """The reader's own list: to be read at once, and only read."""
+    sent_ns: list[int]
+    """When each was sent."""
+    num_control: int
+    taken_ns: int
+
+
+Tap = Callable[[Taken[M]], None]
 
 
 class InboxStats(msgspec.Struct, frozen=True, gc=False):
@@ -54,6 +72,7 @@ class Inbox(Generic[M]):
         "_control_times",
         "_data",
         "_data_times",
+        "_is_paused",
         "_num_blocked",
         "_peak",
         "_posted",
@@ -65,6 +84,7 @@ class Inbox(Generic[M]):
         "_writers",
         "control_waits",
         "data_waits",
+        "taps",
     )
 
     def __init__(self, bound: int, clock: Callable[[], int] = perf_counter_ns) -> None:
@@ -82,7 +102,10 @@ class Inbox(Generic[M]):
         self._readers: deque[tuple[asyncio.Future[None], bool]] = deque()
         self._writers: deque[asyncio.Future[None]] = deque()
         self._room_callbacks: list[Callable[[], None]] = []
+        self.taps: tuple[Tap[M], ...] = ()
+        """Each is shown every batch that is taken, on the loop; it must not raise."""
         self._closed = False
+        self._is_paused = False
         self._peak = self._sent = self._posted = self._refused = self._wakeups = self._blocked = 0
         self._num_blocked = 0
         """Sends that wait now."""
@@ -92,6 +115,10 @@ class Inbox(Generic[M]):
     @property
     def is_closed(self) -> bool:
         return self._closed
+
+    @property
+    def is_paused(self) -> bool:
+        return self._is_paused
 
     def room(self) -> int:
         """How many `offer`s in a row would succeed now."""
@@ -129,14 +156,14 @@ class Inbox(Generic[M]):
     async def recv_many(self, limit: int = ALL) -> list[M]:
         """Wait for a message; take all control messages, then at most `limit` data messages.
 
-        Returns [] once the inbox is closed and empty. With limit 0 only control messages are taken
-        and waited for: the data stays queued, and so holds back whoever sends it.
+        Returns [] once the inbox is closed and empty, and while it is paused. With limit 0 only control messages
+        are taken and waited for: the data stays queued, and so holds back whoever sends it.
         """
-        while not self._control and not (self._data and limit):
+        while not self._is_paused and not self._control and not (self._data and limit):
             if self._closed and not self._data:
                 return []
             await self._wait(wants_data=limit > 0)
-        return self._take(limit)
+        return [] if self._is_paused else self._take(limit)
 
     async def recv_control(self) -> list[M]:
         """Wait for control messages alone, also after close: what a stage needs to finish its work."""
@@ -144,13 +171,18 @@ class Inbox(Generic[M]):
             await self._wait(wants_data=False)
         return self._take(0)
 
+    def pause(self) -> None:
+        """Readers of `recv_many` get [] until `resume`; what is sent stays queued. Idempotent."""
+        self._is_paused = True
+        self._wake_readers()
+
+    def resume(self) -> None:
+        self._is_paused = False
+
     def close(self) -> None:
         """Refuse new data; readers still get what is queued, then []. Idempotent."""
         self._closed = True
-        for reader, _ in self._readers:
-            if not reader.done():
-                reader.set_result(None)
-        self._readers.clear()
+        self._wake_readers()
         for waiter in self._writers:
             if not waiter.done():
                 waiter.set_result(None)
@@ -203,6 +235,7 @@ class Inbox(Generic[M]):
 
     def _take(self, limit: int) -> list[M]:
         batch = list(self._control)
+        num_control = len(batch)
         self._control.clear()
         num_data = min(limit, len(self._data))
         if num_data == len(self._data):
@@ -211,7 +244,12 @@ class Inbox(Generic[M]):
         else:
             batch.extend(self._data.popleft() for _ in range(num_data))
             self._wake_reader(control=False)  # a pool: there is work for a second reader
-        self._note_waits(num_data)
+        taken_ns = self._clock()
+        if self.taps:
+            sent_ns = [*self._control_times, *islice(self._data_times, num_data)]
+            for tap in self.taps:
+                tap(Taken(batch, sent_ns, num_control, taken_ns))
+        self._note_waits(num_data, taken_ns)
         self._wake_writers()
         if self._room_callbacks and len(self._data) < self._bound:
             callbacks, self._room_callbacks = self._room_callbacks, []
@@ -219,9 +257,8 @@ class Inbox(Generic[M]):
                 callback()
         return batch
 
-    def _note_waits(self, num_data: int) -> None:
+    def _note_waits(self, num_data: int, now_ns: int) -> None:
         """All control messages and so many data messages are taken now."""
-        now_ns = self._clock()
         if self._control_times:
             for time_ns in self._control_times:
                 self.control_waits.add(now_ns - time_ns)
@@ -246,6 +283,12 @@ class Inbox(Generic[M]):
                     reader.set_result(None)
                     return
                 return self._wake_reader(control=control)
+
+    def _wake_readers(self) -> None:
+        for reader, _ in self._readers:
+            if not reader.done():
+                reader.set_result(None)
+        self._readers.clear()
 
     def _wake_writers(self) -> None:
         room = self._bound - len(self._data)

@@ -78,7 +78,7 @@ class ProcessDevice:
     def pid(self) -> int:
         return self._child.process.pid if self._child is not None else 0
 
-    async def open(self) -> object:
+    async def open(self) -> Any:
         if self._child is not None and self._child.can_go_on:
             return await self._child.ask(Renew())
         if self._child is not None:

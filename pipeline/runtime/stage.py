@@ -2,11 +2,13 @@
 
 A stage knows the message types it takes and gives, never its neighbours: an outlet is found by the type
 of message it carries, and topology says where it leads.
+
+What is public here is the stage API, which has a version (`STAGE_API`): docs/stages.md says how to use it.
 """
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
@@ -14,11 +16,17 @@ import msgspec
 import structlog
 
 from pipeline.runtime.histogram import SIZES, Histogram
+from pipeline.runtime.hold import Hold
 from pipeline.runtime.inbox import ALL, Inbox
 from pipeline.runtime.trace import Point, Trace
 
+STAGE_API = 1
+"""Rises when a stage that was written for the number before would not work any more."""
+
 In = TypeVar("In")
 R = TypeVar("R")
+M = TypeVar("M")
+M_contra = TypeVar("M_contra", contravariant=True)
 Opts = TypeVar("Opts", bound=msgspec.Struct)
 
 
@@ -26,14 +34,18 @@ class NoOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """For stages without settings."""
 
 
-class Outlet(Protocol):
+class NoState(msgspec.Struct, frozen=True):
+    """For stages that know nothing between two batches but what `drain` finishes."""
+
+
+class Outlet(Protocol[M_contra]):
     """The sending side of an Inbox; see there. Topology says which of the methods a link uses."""
 
-    def offer(self, message: Any) -> bool: ...
+    def offer(self, message: M_contra) -> bool: ...
 
-    async def send(self, message: Any) -> None: ...
+    async def send(self, message: M_contra) -> None: ...
 
-    def post(self, message: Any) -> None: ...
+    def post(self, message: M_contra) -> None: ...
 
     def room(self) -> int: ...
 
@@ -81,13 +93,15 @@ class StageContext:
 
     name: str
     inbox: Inbox[Any]
-    outlets: Mapping[type, Outlet]
+    outlets: Mapping[type, Outlet[Any]]
     resources: Mapping[type, object]
     trace: Trace = field(default_factory=lambda: Trace(enabled=False))
     log: structlog.typing.FilteringBoundLogger = field(default_factory=structlog.get_logger)
     clock: Callable[[], int] = time.perf_counter_ns
+    hold: Hold | None = None
+    """Of a stage whose batches may be taken back (runtime.hold): the outlets are held by it already."""
 
-    def outlet(self, message: type) -> Outlet:
+    def outlet(self, message: type[M]) -> Outlet[M]:
         """The outlet that carries `message`. KeyError is a fault of topology, checked by assemble."""
         return self.outlets[message]
 
@@ -101,11 +115,21 @@ class Stage(ABC, Generic[In, Opts]):
 
     Class attributes: `Options`, a frozen msgspec.Struct that forbids unknown fields; `takes` and `gives`, the
     message types it reads and writes. The constructor takes exactly (ctx, options) and does no I/O.
+
+    While the server runs, another stage may take its place (runtime.swap) where both have the same `State`.
     """
 
+    api: ClassVar[int] = STAGE_API
+    """The version that it was written for."""
     Options: ClassVar[type[msgspec.Struct]] = NoOptions
     takes: ClassVar[tuple[type, ...]]
     gives: ClassVar[tuple[type, ...]] = ()
+    State: ClassVar[type | None] = None
+    """What it knows between two batches, as `export_state` tells it; `State()` is that of a stage which has seen
+    nothing. None: it cannot be swapped, for nobody said what would be lost."""
+    is_revocable: ClassVar[bool] = False
+    """A batch of it can be taken back: `export_state` copies, and whatever it does to the outside goes through its
+    outlets or `ctx.hold`."""
 
     def __init__(self, ctx: StageContext, options: Opts) -> None:
         self.ctx = ctx
@@ -125,12 +149,24 @@ class Stage(ABC, Generic[In, Opts]):
     async def stop(self) -> None:
         """Release. Idempotent; called after every start(), crash or not."""
 
+    def export_state(self) -> Any:
+        """A `State`. Called between two batches; the stage may go on afterwards."""
+        return NoState()
+
+    def import_state(self, state: Any) -> None:
+        """Know what `state` says, and nothing else. Called after start(), between two batches."""
+
     def limit(self) -> int:
         """How many data messages the next batch may hold; 0 leaves them queued (backpressure)."""
         return ALL
 
-    async def run(self) -> None:
-        """The actor's loop: one wake-up takes all that waits."""
+    async def run(self, handle: Callable[[Sequence[In]], Awaitable[None]] | None = None) -> None:
+        """The actor's loop: one wake-up takes all that waits. Ends without draining where the inbox is paused.
+
+        Args:
+            handle: called in the place of the stage's own.
+        """
+        handle = handle or self.handle
         inbox, clock, trace, name, service = (
             self.ctx.inbox,
             self.ctx.clock,
@@ -141,8 +177,9 @@ class Stage(ABC, Generic[In, Opts]):
         while batch := await inbox.recv_many(self.limit()):
             taken_ns = clock()
             service.begin(taken_ns)
-            await self.handle(batch)
+            await handle(batch)
             done_ns = clock()
             trace.record(Point.HANDLED, name, done_ns - taken_ns, len(batch), taken_ns)
             service.end(done_ns, len(batch))
-        await self.drain()
+        if not inbox.is_paused:
+            await self.drain()

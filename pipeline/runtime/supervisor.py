@@ -1,22 +1,23 @@
 """Supervisor: starts sinks first, drains sources first, fails fast on a crash.
 
+The instances of one stage are a crew: they share an inbox, and others may take their place (runtime.swap).
+
 A fault of one request is an answer and never gets here. A fault of a stage ends the pipeline: all stages are
 stopped, and the door answers in its own stop() whatever is still live.
 """
 
 import asyncio
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 import structlog
 
 from pipeline.errors import StageCrashed
+from pipeline.runtime.inbox import Inbox
 from pipeline.runtime.stage import Stage
 
 AnyStage = Stage[Any, Any]
-Pool = Sequence[AnyStage]
-"""The instances of one stage; they share an inbox."""
 
 
 class Companion(Protocol):
@@ -32,17 +33,55 @@ class Companion(Protocol):
         ...
 
 
+class Crew:
+    """The instances of one stage, which share an inbox, and the task in which each runs."""
+
+    def __init__(self, stages: list[AnyStage]) -> None:
+        self.stages = stages
+        """Changed in place when others take over."""
+        self.tasks: dict[AnyStage, asyncio.Task[None]] = {}
+        """Of those that run."""
+        self._group: asyncio.TaskGroup
+
+    @property
+    def name(self) -> str:
+        return self.stages[0].ctx.name
+
+    @property
+    def inbox(self) -> Inbox[Any]:
+        return self.stages[0].ctx.inbox
+
+    def run(self, group: asyncio.TaskGroup) -> None:
+        """Begin: every instance in a task of its own."""
+        self._group = group
+        for stage in self.stages:
+            self.begin(stage, stage.run())
+
+    def begin(self, stage: AnyStage, work: Coroutine[Any, Any, None]) -> None:
+        """Let the stage do this, in a task whose fault ends the pipeline."""
+        task = self._group.create_task(_guard(work, stage.ctx.name), name=stage.ctx.name)
+        self.tasks[stage] = task
+        task.add_done_callback(lambda _: self.tasks.pop(stage))
+
+    async def ended(self) -> None:
+        """Until none of them runs, those that begin meanwhile included."""
+        while self.tasks:
+            await asyncio.wait(self.tasks.values())
+
+
 class Supervisor:
     """Runs the stages of one pipeline, given in data order (source first), and their companions."""
 
     def __init__(
         self,
-        pools: Sequence[Pool],
+        pools: Sequence[list[AnyStage]],
         drain_timeout_s: float,
         log: structlog.typing.FilteringBoundLogger,
         companions: Sequence[Companion] = (),
     ) -> None:
-        self._pools = pools
+        self.crews = [Crew(pool) for pool in pools]
+        self.changing = asyncio.Lock()
+        """Held while a stage is swapped: until then no drain begins."""
         self._companions = companions
         self._drain_timeout_s = drain_timeout_s
         self._log = log
@@ -52,31 +91,33 @@ class Supervisor:
 
         Raises StageCrashed, with its cause, if a stage failed; what start() raised, if that failed.
         """
-        started: list[AnyStage] = []
+        started: list[Crew] = []
         beside: list[Companion] = []
         try:
             await self._start(started)
             await self._accompany(beside)
             on_ready()
             async with asyncio.TaskGroup() as group:
-                tasks = [[group.create_task(self._guard(s), name=s.ctx.name) for s in p] for p in self._pools]
+                for crew in self.crews:
+                    crew.run(group)
                 await until.wait()
-                await self._drain(tasks)
+                await self._drain()
         except* StageCrashed as crash:
             raise crash.exceptions[0]  # noqa: B904 - it keeps its own __cause__
         finally:
             for companion in reversed(beside):
                 await self._stop(companion, type(companion).__name__)
-            for stage in reversed(started):  # the door first: it answers whoever still waits
-                await self._stop(stage, stage.ctx.name)
+            for crew in reversed(started):  # the door first: it answers whoever still waits
+                for stage in reversed(crew.stages):
+                    await self._stop(stage, crew.name)
 
-    async def _start(self, started: list[AnyStage]) -> None:
-        for pool in reversed(self._pools):
-            for stage in pool:
-                if pool is self._pools[0]:
-                    gc.collect()
-                    gc.freeze()  # a full collection over the loaded heap would stop every stream
-                started.append(stage)
+    async def _start(self, started: list[Crew]) -> None:
+        for crew in reversed(self.crews):
+            if crew is self.crews[0]:
+                gc.collect()
+                gc.freeze()  # a full collection over the loaded heap would stop every stream
+            started.append(crew)
+            for stage in crew.stages:
                 await stage.start()
 
     async def _accompany(self, beside: list[Companion]) -> None:
@@ -84,16 +125,16 @@ class Supervisor:
             beside.append(companion)
             await companion.start()
 
-    async def _drain(self, tasks: Sequence[Sequence[asyncio.Task[None]]]) -> None:
+    async def _drain(self) -> None:
         try:
-            async with asyncio.timeout(self._drain_timeout_s):
-                for pool, running in zip(self._pools, tasks, strict=True):
-                    pool[0].ctx.inbox.close()
-                    await asyncio.gather(*running)
+            async with asyncio.timeout(self._drain_timeout_s), self.changing:
+                for crew in self.crews:
+                    crew.inbox.close()
+                    await crew.ended()
         except TimeoutError:
             self._log.warning("drain timed out", after_s=self._drain_timeout_s)
-            for running in tasks:
-                for task in running:
+            for crew in self.crews:
+                for task in crew.tasks.values():
                     task.cancel()
 
     async def _stop(self, part: AnyStage | Companion, name: str) -> None:
@@ -102,9 +143,9 @@ class Supervisor:
         except Exception:
             self._log.exception("did not stop cleanly", part=name)
 
-    @staticmethod
-    async def _guard(stage: AnyStage) -> None:
-        try:
-            await stage.run()
-        except Exception as error:
-            raise StageCrashed(f"stage {stage.ctx.name!r} crashed: {error!r}") from error
+
+async def _guard(work: Coroutine[Any, Any, None], name: str) -> None:
+    try:
+        await work
+    except Exception as error:
+        raise StageCrashed(f"stage {name!r} crashed: {error!r}") from error

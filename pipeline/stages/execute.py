@@ -156,11 +156,10 @@ class Execute(Stage[Any, ExecuteOptions]):
             "the device is open again", after_s=round((self.ctx.clock() - begin_ns) / 1e9, 2)
         )
 
-    def _open(self, ready: object) -> None:
+    def _open(self, ready: DeviceReady) -> None:
         self._is_open = True
         telemetry = self.ctx.resource(Telemetry)
-        if isinstance(ready, DeviceReady):
-            telemetry.opened(ready)
+        telemetry.opened(ready)
         telemetry.worker.opened(self._device.pid)
         self.ctx.outlet(DeviceReady).post(ready)
 

@@ -1,0 +1,88 @@
+"""Hold: what a stage does to the outside, kept until it is known to be right.
+
+A stage that is on trial handles a batch; only when it has done so without a fault does the outside see any of it.
+Once the trial is over everything passes at once.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from pipeline.runtime.inbox import Inbox
+
+
+class _Kept(NamedTuple):
+    do: Callable[..., Any]
+    args: tuple[Any, ...]
+    waits: bool = False
+
+
+class Hold:
+    """An ordered list of what is to be done, while `is_on`."""
+
+    def __init__(self) -> None:
+        self.is_on = True
+        self._kept: list[_Kept] = []
+
+    def call(self, function: Callable[..., object], *args: object) -> None:
+        """Call it now, or on commit."""
+        if self.is_on:
+            self._kept.append(_Kept(function, args))
+        else:
+            function(*args)
+
+    def keep_sending(self, inbox: Inbox[Any], message: object) -> None:
+        """Send it on commit. Only while `is_on`."""
+        self._kept.append(_Kept(inbox.send, (message,), waits=True))
+
+    def num_kept(self, function: Callable[..., object]) -> int:
+        """Calls of it that are kept."""
+        return sum(kept.do == function for kept in self._kept)
+
+    async def commit(self) -> None:
+        """Do all that is kept, in its order; waits where an inbox is full."""
+        kept, self._kept = self._kept, []
+        for each in kept:
+            if each.waits:
+                await each.do(*each.args)
+            else:
+                each.do(*each.args)
+
+    def discard(self) -> None:
+        """Do none of it."""
+        self._kept.clear()
+
+
+class HeldOutlet:
+    """An outlet that keeps what is sent while its hold is on, and passes everything afterwards."""
+
+    def __init__(self, inbox: Inbox[Any], hold: Hold) -> None:
+        self._inbox = inbox
+        self._hold = hold
+
+    def offer(self, message: Any) -> bool:
+        """While it is held, True means that there is room for all that was offered so far."""
+        if not self._hold.is_on:
+            return self._inbox.offer(message)
+        if not self.room():
+            return False
+        self._hold.call(self._offer, message)
+        return True
+
+    async def send(self, message: Any) -> None:
+        if self._hold.is_on:
+            self._hold.keep_sending(self._inbox, message)
+        else:
+            await self._inbox.send(message)
+
+    def post(self, message: Any) -> None:
+        self._hold.call(self._inbox.post, message)
+
+    def room(self) -> int:
+        return max(0, self._inbox.room() - self._hold.num_kept(self._offer))
+
+    def when_room(self, callback: Callable[[], None]) -> None:
+        self._inbox.when_room(callback)
+
+    def _offer(self, message: Any) -> None:
+        if not self._inbox.offer(message):
+            raise AssertionError("there was room when it was offered, and nobody else sends there")
