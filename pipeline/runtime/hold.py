@@ -1,7 +1,7 @@
 """Hold: what a stage does to the outside, kept until it is known to be right.
 
-A stage that is on trial handles a batch; only when it has done so without a fault does the outside see any of it.
-Once the trial is over everything passes at once.
+A stage that is on trial handles a batch; only when it has done so without a fault does the outside see any of
+it. Once the trial is over everything passes at once.
 """
 
 from collections.abc import Callable

@@ -5,8 +5,8 @@ Data messages wait for room (`send`) or are refused (`offer`) when the inbox is 
 An inbox is read by one stage; where a stage is a pool, its instances share the inbox and each message
 goes to one of them.
 
-Between two batches its readers may be replaced (`pause`, `resume`); and whoever wants to see what is taken, and
-with it the batches in which that happens, adds himself to `taps`: without one it costs a test per wake-up.
+Between two batches its readers may be replaced (`pause`, `resume`). Whoever wants to see what is taken, batch
+by batch, adds himself to `taps`; without one that costs a test per wake-up.
 """
 
 import asyncio
@@ -156,8 +156,8 @@ class Inbox(Generic[M]):
     async def recv_many(self, limit: int = ALL) -> list[M]:
         """Wait for a message; take all control messages, then at most `limit` data messages.
 
-        Returns [] once the inbox is closed and empty, and while it is paused. With limit 0 only control messages
-        are taken and waited for: the data stays queued, and so holds back whoever sends it.
+        Returns [] once the inbox is closed and empty, and while it is paused. With limit 0 only control
+        messages are taken and waited for: the data stays queued, and so holds back whoever sends it.
         """
         while not self._is_paused and not self._control and not (self._data and limit):
             if self._closed and not self._data:

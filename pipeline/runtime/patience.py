@@ -1,8 +1,9 @@
 """Patience: a coroutine that neither waits nor computes for longer than it may.
 
-A stage that waits for ever is cancelled; one that blocks the loop cannot be, for the loop does not run. So while it
-runs, a timer of the process is set whose signal raises inside of it. That works where signals go to Python code: in
-the main thread, and not while a C function that holds the GIL computes; elsewhere only waiting is bounded.
+A stage that waits for ever is cancelled; one that blocks the loop cannot be, for the loop does not run. So
+while it runs, a timer of the process is set whose signal raises inside of it. That works where signals go to
+Python code: in the main thread, and not while a C function that holds the GIL computes; elsewhere only waiting
+is bounded.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ class Blocked(TimeoutError):
 
 
 async def within(seconds: float, work: Coroutine[Any, Any, None]) -> None:
-    """Run `work` to its end. Raises TimeoutError: it has waited for longer; Blocked: it has computed for longer."""
+    """Run `work` to its end. Raises TimeoutError: it waited for longer; Blocked: it computed for longer."""
     async with asyncio.timeout(seconds):
         await (_Watched(work, seconds) if _can_interrupt() else work)
 

@@ -125,11 +125,11 @@ class Stage(ABC, Generic[In, Opts]):
     takes: ClassVar[tuple[type, ...]]
     gives: ClassVar[tuple[type, ...]] = ()
     State: ClassVar[type | None] = None
-    """What it knows between two batches, as `export_state` tells it; `State()` is that of a stage which has seen
-    nothing. None: it cannot be swapped, for nobody said what would be lost."""
+    """What it knows between two batches, as `export_state` tells it; `State()` is that of a stage which has
+    seen nothing. None: it cannot be swapped, for nobody said what would be lost."""
     is_revocable: ClassVar[bool] = False
-    """A batch of it can be taken back: `export_state` copies, and whatever it does to the outside goes through its
-    outlets or `ctx.hold`."""
+    """A batch of it can be taken back: `export_state` copies, and all that it does to the outside goes through
+    its outlets or `ctx.hold`."""
 
     def __init__(self, ctx: StageContext, options: Opts) -> None:
         self.ctx = ctx
@@ -161,7 +161,7 @@ class Stage(ABC, Generic[In, Opts]):
         return ALL
 
     async def run(self, handle: Callable[[Sequence[In]], Awaitable[None]] | None = None) -> None:
-        """The actor's loop: one wake-up takes all that waits. Ends without draining where the inbox is paused.
+        """The actor's loop: one wake-up takes all that waits. Where the inbox is paused it ends undrained.
 
         Args:
             handle: called in the place of the stage's own.
