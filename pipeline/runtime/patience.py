@@ -2,8 +2,8 @@
 
 A stage that waits for ever is cancelled; one that blocks the loop cannot be, for the loop does not run. So
 while it runs, a timer of the process is set whose signal raises inside of it. That works where signals go to
-Python code: in the main thread, and not while a C function that holds the GIL computes; elsewhere only waiting
-is bounded.
+Python code: in the main thread, and not while a C function that holds the GIL computes; elsewhere only
+waiting is bounded.
 """
 
 import asyncio

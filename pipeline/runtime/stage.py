@@ -128,7 +128,7 @@ class Stage(ABC, Generic[In, Opts]):
     """What it knows between two batches, as `export_state` tells it; `State()` is that of a stage which has
     seen nothing. None: it cannot be swapped, for nobody said what would be lost."""
     is_revocable: ClassVar[bool] = False
-    """A batch of it can be taken back: `export_state` copies, and all that it does to the outside goes through
+    """A batch of it can be taken back: `export_state` copies, and what it does to the outside goes through
     its outlets or `ctx.hold`."""
 
     def __init__(self, ctx: StageContext, options: Opts) -> None:
