@@ -1,11 +1,16 @@
-"""Fakes, shipped for stage authors: a runner without a device, and a clock that is set by hand."""
+"""Fakes, shipped for stage authors: a runner without a device, a clock set by hand, a source and a sink."""
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from struct import pack
 from time import perf_counter_ns
+from typing import Any, Generic, TypeVar
 
 from pipeline.messages import NO_TOKEN, DeviceReady, DropQuestion, Pooling, SamplingParams, StepPlan
+from pipeline.runtime.inbox import ALL, Inbox
 from pipeline.runtime.reading import Cell, Context
+
+M = TypeVar("M")
 
 DEFAULT_CAPACITY = DeviceReady(num_blocks=4096, block_size=16, max_num_seqs=256, max_num_batched_tokens=2048)
 
@@ -259,3 +264,40 @@ class ManualClock:
 
     def advance(self, ns: int) -> None:
         self.now_ns += ns
+
+
+class Script:
+    """A source: sends its messages to a stage's inbox, each once the one before has been taken."""
+
+    def __init__(self, messages: Iterable[object]) -> None:
+        self._messages = messages
+
+    async def play(self, inbox: Inbox[Any]) -> None:
+        """Returns when the last one has been taken; the stage may still be at it."""
+        for message in self._messages:
+            await inbox.send(message)
+            while inbox.stats().depth:  # noqa: ASYNC110 - a pass of the loop, not a time
+                await asyncio.sleep(0)
+
+
+class Collect(Generic[M]):
+    """A sink, in the place of an outlet: takes everything at once, and keeps it in its order."""
+
+    def __init__(self) -> None:
+        self.messages: list[M] = []
+
+    def offer(self, message: M) -> bool:
+        self.messages.append(message)
+        return True
+
+    async def send(self, message: M) -> None:
+        self.messages.append(message)
+
+    def post(self, message: M) -> None:
+        self.messages.append(message)
+
+    def room(self) -> int:
+        return ALL
+
+    def when_room(self, callback: Callable[[], None]) -> None:
+        raise AssertionError("it is never full, so nobody need wait until there is room")

@@ -1,0 +1,1 @@
+"""What `stageline new-stage` writes: files from templates."""
