@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from pipeline.checkpoint.card import Architecture
+from pipeline.gpu.weights.blocks import Weight
 from pipeline.gpu.weights.tensors import Shapes
 
 
@@ -101,8 +102,15 @@ class Ops(KvLayout, Protocol):
     other tokens in the call where the implementation can hold that (docs/decisions/0002).
     """
 
-    def prepare_linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
-        """Take weight [out, in] and bias [out] over: the caller must not use them again."""
+    block_kinds: frozenset[str]
+    """Of a GGUF's blocks, those that linears run on as they are."""
+
+    def prepare_linear(self, weight: Weight, bias: Tensor | None) -> Linear:
+        """Take weight [out, in] and bias [out] over: the caller must not use them again.
+
+        Args:
+            weight: blocks only of block_kinds.
+        """
         ...
 
     def embedding(self, token_ids: Tensor, table: Tensor) -> Tensor:
@@ -169,7 +177,7 @@ class Family(NamedTuple):
     shapes: Callable[[Architecture], Shapes]
     """Every tensor of a model, by Hugging Face name."""
     load: Callable[
-        [Architecture, Iterable[tuple[str, Tensor]], Ops, torch.dtype, torch.device],
+        [Architecture, Iterable[tuple[str, Weight]], Ops, torch.dtype, torch.device],
         Model,
     ]
-    """Consumes exactly these tensors one by one. Raises ModelError naming the tensor at fault."""
+    """Consumes exactly these weights one by one. Raises ModelError naming the tensor at fault."""

@@ -1,7 +1,7 @@
 """Which code runs the model: host kernels, Triton's, or torch. Chosen once, and logged with the reason."""
 
 from collections.abc import Iterable, Mapping
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import structlog
 import torch
@@ -23,7 +23,7 @@ from pipeline.gpu.reference.ops import TorchOps
 from pipeline.gpu.sampling import SamplingOp
 from pipeline.gpu.weights.blocks import Weight
 from pipeline.gpu.weights.choice import choose_weights
-from pipeline.gpu.weights.source import as_source, tensors_of
+from pipeline.gpu.weights.source import WeightSource, as_source
 
 
 class Opened(NamedTuple):
@@ -61,7 +61,9 @@ def open_model(
     library = _host_library(architecture, options, dtype, device)
     if library is None:
         ops, arithmetic = _make_ops(options, kv_dtype, device)
-        source = tensors_of(as_source(weights))
+        source = as_source(weights)
+        if options.weights == "int4":
+            _check_blocks(source, ops)
         model = family.load(architecture, source, ops, dtype, device)
         arithmetic, can_capture = f"{arithmetic} {dtype}", not isinstance(ops, TorchOps)
         sampler = None if isinstance(ops, TorchOps) else _triton_sampler()
@@ -93,8 +95,7 @@ def _host_library(
     except HostUnavailable as reason:
         if options.backend == "host":
             raise ConfigError(f'backend = "host" cannot run: {reason}') from reason
-        is_for_triton = options.weights == "int8" and _wants_triton(options, device)
-        if options.weights in SCHEMES and not is_for_triton:
+        if options.weights in SCHEMES and not _wants_triton(options, device):
             raise ConfigError(
                 f'weights = "{options.weights}" needs the host backend, which cannot run: {reason}'
             ) from reason
@@ -128,10 +129,19 @@ def _make_ops(options: RunnerOptions, kv_dtype: KvDtype, device: torch.device) -
         else:
             from pipeline.gpu.kernels.ops import TritonOps  # imports triton, as prepare() has settled
 
-            weights: Literal["bf16", "int8"] = "int8" if options.weights == "int8" else "bf16"
+            weights = "bf16" if options.weights == "auto" else options.weights
             _log().info("the model runs on Triton's kernels", arithmetic=arithmetic, weights=weights)
-            return TritonOps(options.block_size, kv_dtype, weights), f"{arithmetic} {weights}"
+            return TritonOps(device, options.block_size, kv_dtype, weights), f"{arithmetic} {weights}"
     return TorchOps(device, options.block_size, kv_dtype), f"torch {torch.__version__} {device.type}"
+
+
+def _check_blocks(source: WeightSource, ops: Ops) -> None:
+    if not any(kind.name in ops.block_kinds for kind in source.kinds().values()):
+        kinds = " and ".join(sorted(ops.block_kinds))
+        raise ConfigError(
+            f'weights = "int4": Triton runs blocks of {kinds} of a GGUF as they are, and this model has '
+            'none; use "int8" or "bf16"'
+        )
 
 
 def _wants_triton(options: RunnerOptions, device: torch.device) -> bool:

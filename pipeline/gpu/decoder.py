@@ -127,10 +127,10 @@ class LayerLoader:
 
     def linear(self, *names: str) -> Linear:
         """One product for several, their outputs one after another."""
-        weights = [self.weight(name) for name in names]
+        weight = self._bag.take_product([f"{self._prefix}{name}.weight" for name in names])
         paths = [f"{self._prefix}{name}.bias" for name in names]
         biases = [self._bag.take(path) for path in paths if path in self._bag]
-        return self._ops.prepare_linear(torch.cat(weights), torch.cat(biases) if biases else None)
+        return self._ops.prepare_linear(weight, torch.cat(biases) if biases else None)
 
     def attention(self, rope: RopeTable, window: int) -> Attention:
         return Attention(

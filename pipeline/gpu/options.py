@@ -22,7 +22,7 @@ class RunnerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Triton's interpreter, to check them. auto is host on the CPU, triton on CUDA, and torch where they cannot
     run."""
     weights: Literal["auto", "bf16", "int8", "int4"] = "auto"
-    """Of the linears: int8 on host and triton; int4 on host, a GGUF's own quantised blocks, of 4 bits or not.
+    """Of the linears: int8; int4, a GGUF's own quantised blocks, on triton those of 4 bits.
     auto is the fastest that an evaluation has found good enough, else bf16."""
     kv_dtype: Literal["auto", "bf16", "int8", "fp8", "int4"] = "auto"
     """What keys and values are stored as (gpu.kv.dtype); auto is as the model's dtype."""

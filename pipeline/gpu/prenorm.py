@@ -20,6 +20,7 @@ from pipeline.gpu.decoder import (
     norm_shapes,
 )
 from pipeline.gpu.rope import RopeTable, rope_tables
+from pipeline.gpu.weights.blocks import Weight
 from pipeline.gpu.weights.tensors import Shapes, collect
 
 
@@ -75,18 +76,18 @@ def pre_norm_family(attention: Callable[[Architecture], Shapes]) -> Family:
 
     def load(
         architecture: Architecture,
-        tensors: Iterable[tuple[str, Tensor]],
+        weights: Iterable[tuple[str, Weight]],
         ops: Ops,
         dtype: torch.dtype,
         device: torch.device,
     ) -> Model:
-        bag = collect(tensors, shapes(architecture), dtype, device)
+        bag = collect(weights, shapes(architecture), dtype, device, block_kinds=ops.block_kinds)
         embedding = bag.take(EMBEDDING)
         layers = [
             _load_layer(LayerLoader(bag, i, ops), rope, architecture.window(i))
             for i, rope in enumerate(rope_tables(architecture, device))
         ]
-        head = embedding if architecture.tie_embeddings else bag.take(HEAD)
+        head: Weight = embedding if architecture.tie_embeddings else bag.take_product([HEAD])
         head_linear = ops.prepare_linear(head, None)
         return PreNormDecoder(architecture, ops, embedding, layers, bag.take(NORM), head_linear)
 

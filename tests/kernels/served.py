@@ -16,6 +16,7 @@ from pipeline.core.prefix_cache import PrefixCache
 from pipeline.core.scheduling import Scheduler
 from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.runner import build_runner
+from pipeline.gpu.weights.blocks import Weight
 from pipeline.messages import (
     FinishReason,
     SampledBatch,
@@ -54,11 +55,16 @@ def request(number: int, token_ids: list[int], max_tokens: int, **terms: Any) ->
 
 
 def serve(
-    architecture: Architecture, requests: Iterable[TokenizedRequest], options: RunnerOptions, together: int
+    architecture: Architecture,
+    requests: Iterable[TokenizedRequest],
+    options: RunnerOptions,
+    together: int,
+    weights: Iterable[tuple[str, Weight]] | None = None,
 ) -> Served:
     """All of them, in this order, `together` at a time: the next comes when one has ended."""
     keep, served = KeepLogits(), Served()
-    runner = build_runner(architecture, random_tensors(architecture), options, lambda: keep)
+    weights = random_tensors(architecture) if weights is None else weights
+    runner = build_runner(architecture, weights, options, lambda: keep)
     device = replace(runner.capacity, block_copy_ns=min(runner.capacity.block_copy_ns, 1))
     policies = make_policies(SchedulingOptions(max_wait_ms=None), device)
     prefixes = PrefixCache(PrefixHash(device.block_size, "m", b"s" * 32))

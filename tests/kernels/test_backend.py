@@ -78,9 +78,18 @@ def test_the_cpu_interprets_if_told_to() -> None:
         chosen(CPU, backend="triton")
 
 
-def test_a_files_own_blocks_are_the_host_backends() -> None:
+def test_a_files_own_blocks_need_kernels() -> None:
+    options = RunnerOptions(backend="torch", weights="int4")
+    with pytest.raises(ConfigError, match=r'weights = "int4" needs the host backend.*backend = "torch"'):
+        backends.open_model(TINY, random_tensors(TINY), options, torch.bfloat16, CPU)
+
+
+@isolated
+def test_a_model_without_blocks_has_no_int4_weights() -> None:
     options = RunnerOptions(backend="triton", weights="int4")
-    with pytest.raises(ConfigError, match=r'weights = "int4" needs the host backend.*backend = "triton"'):
+    with pytest.raises(
+        ConfigError, match=r'weights = "int4".* Q4_0 and Q4_1 .* has none; use "int8" or "bf16"'
+    ):
         backends.open_model(TINY, random_tensors(TINY), options, torch.bfloat16, CPU)
 
 
@@ -100,4 +109,4 @@ def test_heads_that_attention_has_no_kernel_for() -> None:
 
     for head_dim, kv_dtype, least in ((16, "int4", 32), (8, "bf16", 16), (512, "bf16", 16)):
         with pytest.raises(ConfigError, match=rf"heads of {head_dim} .* must have {least} to 256"):
-            TritonOps(16, kv_dtype).kv_format(4, 16, 1, head_dim)
+            TritonOps(CPU, 16, kv_dtype).kv_format(4, 16, 1, head_dim)

@@ -7,15 +7,19 @@ import pytest
 import torch
 from gguf.constants import GGMLQuantizationType
 from gguf.quants import quantize
+from msgspec.structs import replace
 from torch import Tensor
 
 from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.weights.blocks import Blocks
-from tests.gpu.driver import TINY
+from pipeline.gpu.weights.source import GivenWeights
+from tests.gpu.driver import TINY, random_tensors
 from tests.kernels.guarded import guarded
 from tests.kernels.isolated import isolated
 
 TOLERANCE = {torch.float32: {"rtol": 1e-5, "atol": 1e-5}, torch.bfloat16: {"rtol": 1e-2, "atol": 2e-2}}
+EVEN = replace(TINY, hidden_size=64, intermediate_size=96)
+"""Whole blocks in every row."""
 SIZES = [(1, 64, 40), (5, 576, 33), (17, 96, 64), (70, 160, 24), (130, 64, 130)]
 """Rows, inputs, outputs: of each number of rows its tiles, inputs and outputs that fill none."""
 
@@ -91,6 +95,44 @@ def test_a_model_with_int8_weights_is_served_on_triton() -> None:
     plain, rounded = (serve(TINY, asked, RunnerOptions(weights=w, **sizes), 2) for w in ("bf16", "int8"))
     difference = (rounded.logits[0] - plain.logits[0]).norm() / plain.logits[0].norm()
     assert 1e-4 < difference < 0.03
+
+
+class InBlocks(GivenWeights):
+    """Weights as a GGUF would hold them: the feed-forward in 4 bits, queries in 8, the rest as it is."""
+
+    def __init__(self) -> None:
+        kinds = {"gate_proj": "Q4_1", "up_proj": "Q4_1", "down_proj": "Q4_0", "q_proj": "Q8_0"}
+        named = dict(random_tensors(EVEN))
+        self.blocks = {
+            name: blocks_of(weight, kinds[part])
+            for name, weight in named.items()
+            for part in kinds
+            if part in name
+        }
+        super().__init__((named | self.blocks).items())
+
+    def kinds(self) -> dict[str, GGMLQuantizationType]:
+        return {name: each.kind for name, each in self.blocks.items()}
+
+
+@isolated
+def test_a_model_runs_on_the_files_own_blocks() -> None:
+    from pipeline.gpu.kernels import linear_int4
+    from tests.kernels.served import request, serve
+
+    asked = [request(0, [5, 9, 2], 2)]
+    sizes: dict[str, Any] = {"device": "cpu", "dtype": "float32", "block_size": 8, "num_blocks": 8}
+    sizes |= {"max_num_seqs": 2, "max_num_batched_tokens": 16, "backend": "triton"}
+    as_tensors = serve(EVEN, asked, RunnerOptions(weights="bf16", **sizes), 2, InBlocks())
+    made: list[tuple[int, ...]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        pack = linear_int4.pack_int4
+        patch.setattr(linear_int4, "pack_int4", lambda weight: made.append(weight.shape) or pack(weight))
+        as_blocks = serve(EVEN, asked, RunnerOptions(weights="int4", **sizes), 2, InBlocks())
+    inner, hidden = EVEN.intermediate_size, EVEN.hidden_size
+    assert made == [(2 * inner, hidden), (hidden, inner)] * EVEN.num_layers
+    assert as_blocks.outputs == as_tensors.outputs
+    torch.testing.assert_close(as_blocks.logits[0], as_tensors.logits[0], rtol=1e-4, atol=1e-5)
 
 
 @isolated

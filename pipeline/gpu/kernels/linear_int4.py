@@ -32,6 +32,7 @@ from pipeline.gpu.weights.blocks import Blocks
 GROUP = 32
 HALF = tl.constexpr(16)
 """Codes of a group, in bytes."""
+BLOCK_KINDS = frozenset(("Q4_0", "Q4_1"))
 ZERO = 8
 """The code of Q4_0 that stands for 0."""
 CONFIGS: Configs = {
@@ -103,9 +104,9 @@ class Int4Linear:
 
 def pack_int4(weight: Blocks) -> tuple[Tensor, Tensor, Tensor]:
     """Codes, scales, minima of Q4_0 and Q4_1 blocks, nothing rounded. Raises ValueError for other kinds."""
-    head_bytes = {"Q4_0": 2, "Q4_1": 4}.get(weight.kind.name)
-    if head_bytes is None:
+    if weight.kind.name not in BLOCK_KINDS:
         raise ValueError(f"blocks of {weight.kind.name} are not 4 bits with a scale and a minimum")
+    head_bytes = 4 if weight.kind.name == "Q4_1" else 2
     num_outputs, num_inputs = weight.shape
     blocks = weight.rows.reshape(num_outputs, num_inputs // GROUP, -1)
     heads = np.ascontiguousarray(blocks[..., :head_bytes]).view(np.float16)

@@ -1,4 +1,4 @@
-"""Ops of Triton's kernels; the embedding and linears that are not int8 are torch's (on CUDA cuBLAS).
+"""Ops of Triton's kernels; the embedding and linears that are not of codes are torch's (on CUDA cuBLAS).
 
 Call kernels.interpreter.prepare before this module is imported.
 """
@@ -16,11 +16,13 @@ from pipeline.gpu.kernels.attention_decode import MAX_HEAD_DIM, attention_decode
 from pipeline.gpu.kernels.attention_mass import attention_mass
 from pipeline.gpu.kernels.attention_prefill import attention_prefill
 from pipeline.gpu.kernels.cache import KV_BLOCK_DIM, Cache, kv_format
+from pipeline.gpu.kernels.linear_int4 import BLOCK_KINDS, Int4Linear
 from pipeline.gpu.kernels.linear_int8 import Int8Linear
 from pipeline.gpu.kernels.norm import add_rms_norm, rms_norm
 from pipeline.gpu.kernels.rope_kv import rope_and_write_kv
 from pipeline.gpu.kv.dtype import GROUP, KvDtype, is_quantised
 from pipeline.gpu.reference.linear import make_linear
+from pipeline.gpu.weights.blocks import NO_KINDS, Blocks, Weight
 
 MIN_HEAD_DIM = 16
 """The least that a matrix product of Triton adds up."""
@@ -37,7 +39,15 @@ class TritonOps:
 
     kv_block_dim: ClassVar[int] = KV_BLOCK_DIM
 
-    def __init__(self, block_size: int, kv_dtype: KvDtype, weights: Literal["bf16", "int8"] = "bf16") -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        block_size: int,
+        kv_dtype: KvDtype,
+        weights: Literal["bf16", "int8", "int4"] = "bf16",
+    ) -> None:
+        self.block_kinds = BLOCK_KINDS if weights == "int4" else NO_KINDS
+        self._device = device
         self._block_size = block_size
         self._kv_dtype: KvDtype = kv_dtype
         self._make_linear = Int8Linear if weights == "int8" else make_linear
@@ -53,7 +63,9 @@ class TritonOps:
             )
         return kv_format(num_blocks, block_size, num_kv_heads, head_dim, self._kv_dtype)
 
-    def prepare_linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
+    def prepare_linear(self, weight: Weight, bias: Tensor | None) -> Linear:
+        if isinstance(weight, Blocks):
+            return Int4Linear(weight, bias, self._device)
         return self._make_linear(weight, bias)
 
     def embedding(self, token_ids: Tensor, table: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ from pipeline.gpu.decoder import (
     norm_shapes,
 )
 from pipeline.gpu.rope import RopeTable, rope_tables
+from pipeline.gpu.weights.blocks import Weight
 from pipeline.gpu.weights.tensors import Shapes, collect
 
 NORMS = (
@@ -94,18 +95,18 @@ def _shapes(architecture: Architecture) -> Shapes:
 
 def _load(
     architecture: Architecture,
-    tensors: Iterable[tuple[str, Tensor]],
+    weights: Iterable[tuple[str, Weight]],
     ops: Ops,
     dtype: torch.dtype,
     device: torch.device,
 ) -> Model:
-    bag = collect(tensors, _shapes(architecture), dtype, device, wide="norm.weight")
+    bag = collect(weights, _shapes(architecture), dtype, device, "norm.weight", ops.block_kinds)
     embedding = bag.take(EMBEDDING)
     layers = [
         _load_layer(LayerLoader(bag, i, ops), rope, architecture.window(i))
         for i, rope in enumerate(rope_tables(architecture, device))
     ]
-    head = embedding if architecture.tie_embeddings else bag.take(HEAD)
+    head: Weight = embedding if architecture.tie_embeddings else bag.take_product([HEAD])
     head_linear = ops.prepare_linear(head, None)
     return Gemma3(architecture, ops, embedding, layers, bag.take(NORM), head_linear)
 

@@ -12,20 +12,22 @@ from pipeline.gpu.reference.attention import Cache, attend_decode, attend_prefil
 from pipeline.gpu.reference.linear import make_linear
 from pipeline.gpu.reference.quantise import quantise, row_bytes
 from pipeline.gpu.reference.tiles import TilePlan, causal_mask
+from pipeline.gpu.weights.blocks import NO_KINDS, Weight, as_tensor
 
 
 class TorchOps:
     """Implements gpu.api.Ops; see there for shapes. Cache layout: see reference.attention."""
 
     kv_block_dim: ClassVar[int] = 1
+    block_kinds = NO_KINDS
 
     def __init__(self, device: torch.device, block_size: int, kv_dtype: KvDtype) -> None:
         self._block_size = block_size
         self._kv_dtype: KvDtype = kv_dtype
         self._causal = causal_mask(device)
 
-    def prepare_linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
-        return make_linear(weight, bias)
+    def prepare_linear(self, weight: Weight, bias: Tensor | None) -> Linear:
+        return make_linear(as_tensor(weight), bias)
 
     def embedding(self, token_ids: Tensor, table: Tensor) -> Tensor:
         return F.embedding(token_ids, table)

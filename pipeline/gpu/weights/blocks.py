@@ -1,5 +1,6 @@
 """A tensor as a GGUF file holds it: rows of quantised blocks."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -29,6 +30,19 @@ class Blocks:
 
 
 Weight: TypeAlias = Tensor | Blocks
+
+NO_KINDS: frozenset[str] = frozenset()
+"""For those who know no blocks."""
+
+
+def joined(weights: Sequence[Weight]) -> Blocks | None:
+    """[outputs of all, inputs], one after another; None: not all are blocks of one kind."""
+    blocks = [weight for weight in weights if isinstance(weight, Blocks)]
+    if len(blocks) < len(weights) or len({each.kind for each in blocks}) > 1:
+        return None
+    num_outputs = sum(each.shape[0] for each in blocks)
+    rows = np.concatenate([each.rows for each in blocks])
+    return Blocks(blocks[0].kind, (num_outputs, *blocks[0].shape[1:]), rows)
 
 
 def as_tensor(weight: Weight) -> Tensor:

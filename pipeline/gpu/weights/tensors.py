@@ -1,12 +1,13 @@
-"""Named tensors on their way from a file into a model, checked against what the model expects."""
+"""Named weights on their way from a file into a model, checked against what the model expects."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Protocol, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
 from pipeline.errors import ModelError
+from pipeline.gpu.weights.blocks import Blocks, Weight, as_tensor, joined
 
 Shapes: TypeAlias = dict[str, tuple[int, ...]]
 
@@ -22,36 +23,57 @@ class HasShape(Protocol):
 
 
 class TensorBag:
-    """Tensors of one dtype on one device. Each is taken once, so its memory goes when the taker drops it."""
+    """Weights for one dtype on one device. Each is taken once, so its memory goes when the taker drops it."""
 
-    def __init__(self, tensors: dict[str, Tensor]) -> None:
-        self._tensors = tensors
+    def __init__(self, weights: dict[str, Weight], dtype: torch.dtype, device: torch.device) -> None:
+        self._weights = weights
+        self._dtype = dtype
+        self._device = device
 
     def __contains__(self, name: str) -> bool:
-        return name in self._tensors
+        return name in self._weights
 
     def take(self, name: str) -> Tensor:
-        return self._tensors.pop(name)
+        return self._as_tensor(self._weights.pop(name))
+
+    def take_product(self, names: Sequence[str]) -> Weight:
+        """[outputs of all, inputs]: one weight for several, one after another. Blocks where all are, of one
+        kind."""
+        weights = [self._weights.pop(name) for name in names]
+        whole = joined(weights)
+        return torch.cat([self._as_tensor(weight) for weight in weights]) if whole is None else whole
+
+    def _as_tensor(self, weight: Weight) -> Tensor:
+        """A tensor is as it is to be already."""
+        if isinstance(weight, Blocks):
+            return weight.dequantised().to(device=self._device, dtype=self._dtype)
+        return weight
 
 
 def collect(
-    tensors: Iterable[tuple[str, Tensor]],
+    weights: Iterable[tuple[str, Weight]],
     expected: Shapes,
     dtype: torch.dtype,
     device: torch.device,
     wide: str | None = None,
+    block_kinds: Collection[str] = (),
 ) -> TensorBag:
-    """Take in exactly the expected tensors; names that end in `wide` become fp32. Raises ModelError."""
+    """Take in exactly the expected weights; names that end in `wide` become fp32. Raises ModelError.
+
+    Args:
+        block_kinds: of which blocks stay as they are; others become tensors.
+    """
 
     def dtype_of(name: str) -> torch.dtype:
         return torch.float32 if wide and name.endswith(wide) else dtype
 
-    return TensorBag(
-        {
-            name: tensor.to(device=device, dtype=dtype_of(name)).contiguous()
-            for name, tensor in checked(tensors, expected)
-        }
-    )
+    def taken(name: str, weight: Weight) -> Weight:
+        if isinstance(weight, Blocks) and weight.kind.name in block_kinds:
+            return weight
+        return as_tensor(weight).to(device=device, dtype=dtype_of(name)).contiguous()
+
+    found = {name: taken(name, weight) for name, weight in checked(weights, expected)}
+    return TensorBag(found, dtype, device)
 
 
 def checked(tensors: Iterable[tuple[str, Shaped]], expected: Shapes) -> Iterator[tuple[str, Shaped]]:
