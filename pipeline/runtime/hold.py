@@ -1,9 +1,10 @@
 """Hold: what a stage does to the outside, kept until it is known to be right.
 
 A stage that is on trial handles a batch; only when it has done so without a fault does the outside see any of
-it. Once the trial is over everything passes at once.
+it. Between two batches, and once the trial is over, everything passes at once.
 """
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,11 +18,15 @@ class _Kept(NamedTuple):
 
 
 class Hold:
-    """An ordered list of what is to be done, while `is_on`."""
+    """An ordered list of what is to be done, from `begin` to `commit` or `discard`."""
 
     def __init__(self) -> None:
+        self.is_on = False
+        self._kept: deque[_Kept] = deque()
+
+    def begin(self) -> None:
+        """From now on all is kept."""
         self.is_on = True
-        self._kept: list[_Kept] = []
 
     def call(self, function: Callable[..., object], *args: object) -> None:
         """Call it now, or on commit."""
@@ -39,21 +44,23 @@ class Hold:
         return sum(kept.do == function for kept in self._kept)
 
     async def commit(self) -> None:
-        """Do all that is kept, in its order; waits where an inbox is full."""
-        kept, self._kept = self._kept, []
-        for each in kept:
+        """Do all that is kept, in its order, what comes meanwhile included; waits where an inbox is full."""
+        while self._kept:
+            each = self._kept.popleft()
             if each.waits:
                 await each.do(*each.args)
             else:
                 each.do(*each.args)
+        self.is_on = False
 
     def discard(self) -> None:
         """Do none of it."""
         self._kept.clear()
+        self.is_on = False
 
 
 class HeldOutlet:
-    """An outlet that keeps what is sent while its hold is on, and passes everything afterwards."""
+    """An outlet that keeps what is sent while its hold is on."""
 
     def __init__(self, inbox: Inbox[Any], hold: Hold) -> None:
         self._inbox = inbox

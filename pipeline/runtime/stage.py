@@ -100,6 +100,17 @@ class StageContext:
     clock: Callable[[], int] = time.perf_counter_ns
     hold: Hold | None = None
     """Of a stage whose batches may be taken back (runtime.hold): the outlets are held by it already."""
+    is_successor: bool = False
+    """Another one serves while this one starts; after start() it is told what that one knows. It must not
+    acquire what its state brings along."""
+
+    def do(self, function: Callable[..., object], *args: object) -> None:
+        """What a stage does to the outside beside sending, such as answering a client: at once or, where its
+        batches may be taken back, once this one is known to be right."""
+        if self.hold is None:
+            function(*args)
+        else:
+            self.hold.call(function, *args)
 
     def outlet(self, message: type[M]) -> Outlet[M]:
         """The outlet that carries `message`. KeyError is a fault of topology, checked by assemble."""
@@ -129,7 +140,7 @@ class Stage(ABC, Generic[In, Opts]):
     seen nothing. None: it cannot be swapped, for nobody said what would be lost."""
     is_revocable: ClassVar[bool] = False
     """A batch of it can be taken back: `export_state` copies, and what it does to the outside goes through
-    its outlets or `ctx.hold`."""
+    its outlets or `ctx.do`."""
 
     def __init__(self, ctx: StageContext, options: Opts) -> None:
         self.ctx = ctx
@@ -155,6 +166,11 @@ class Stage(ABC, Generic[In, Opts]):
 
     def import_state(self, state: Any) -> None:
         """Know what `state` says, and nothing else. Called after start(), between two batches."""
+
+    def gauges(self) -> Mapping[str, float]:
+        """What /metrics shows of it, {name without prefix: value}; those of a pool's instances are added up.
+        A name that ends in _total is a counter, any other a gauge."""
+        return {}
 
     def limit(self) -> int:
         """How many data messages the next batch may hold; 0 leaves them queued (backpressure)."""

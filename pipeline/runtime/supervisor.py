@@ -9,7 +9,7 @@ stopped, and the door answers in its own stop() whatever is still live.
 import asyncio
 import gc
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import structlog
 
@@ -18,6 +18,7 @@ from pipeline.runtime.inbox import Inbox
 from pipeline.runtime.stage import Stage
 
 AnyStage = Stage[Any, Any]
+R = TypeVar("R")
 
 
 class Companion(Protocol):
@@ -34,13 +35,13 @@ class Companion(Protocol):
 
 
 class Crew:
-    """The instances of one stage, which share an inbox, and the task in which each runs."""
+    """The instances of one stage, which share an inbox, each with a seat: its place in `stages`."""
 
     def __init__(self, stages: list[AnyStage]) -> None:
         self.stages = stages
         """Changed in place when others take over."""
-        self.tasks: dict[AnyStage, asyncio.Task[None]] = {}
-        """Of those that run."""
+        self.tasks: dict[int, asyncio.Task[None]] = {}
+        """Of the seats whose stage runs."""
         self._group: asyncio.TaskGroup
 
     @property
@@ -54,14 +55,23 @@ class Crew:
     def run(self, group: asyncio.TaskGroup) -> None:
         """Begin: every instance in a task of its own."""
         self._group = group
-        for stage in self.stages:
-            self.begin(stage, stage.run())
+        self.fill_seats()
 
-    def begin(self, stage: AnyStage, work: Coroutine[Any, Any, None]) -> None:
-        """Let the stage do this, in a task whose fault ends the pipeline."""
-        task = self._group.create_task(_guard(work, stage.ctx.name), name=stage.ctx.name)
-        self.tasks[stage] = task
-        task.add_done_callback(lambda _: self.tasks.pop(stage))
+    def fill_seats(self) -> None:
+        """Let those run that do not."""
+        for seat, stage in enumerate(self.stages):
+            if seat not in self.tasks:
+                self.begin(seat, stage.run())
+
+    def begin(self, seat: int, work: Coroutine[Any, Any, None]) -> None:
+        """Let a stage that has this seat do this, in a task whose fault ends the pipeline."""
+        task = self._group.create_task(_guard(work, self.name), name=self.name)
+        self.tasks[seat] = task
+        task.add_done_callback(lambda _: self.tasks.pop(seat))
+
+    def beside(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
+        """Let this be done for the crew; the pipeline does not end before it. It must not raise."""
+        return self._group.create_task(work, name=f"beside {self.name}")
 
     async def ended(self) -> None:
         """Until none of them runs, those that begin meanwhile included."""
@@ -81,7 +91,7 @@ class Supervisor:
     ) -> None:
         self.crews = [Crew(pool) for pool in pools]
         self.changing = asyncio.Lock()
-        """Held while a stage is swapped: until then no drain begins."""
+        """Held while a stage is handed over, and by the drain: neither begins within the other."""
         self._companions = companions
         self._drain_timeout_s = drain_timeout_s
         self._log = log
