@@ -17,6 +17,33 @@ class ToolCall(Message, frozen=True):
     """A JSON object."""
 
 
+class ImagePart(Message, frozen=True):
+    """An image in a chat message."""
+
+    at: int
+    """Characters of the message's content before it."""
+    field: str
+    """Where its client wrote it, for errors."""
+    data: str = ""
+    """Its file in base64; empty once it has been read."""
+
+
+class PromptImage(Message, frozen=True):
+    """An image as the model takes it: kept with its request, since a preempted one is computed again."""
+
+    pixels: bytes
+    """[3, S, S] uint8, as the model's card says."""
+    digest: bytes
+    """BLAKE2b of the pixels: prompts with other images are others, though their token ids are the same."""
+    start: int = 0
+    """The first of its tokens in the prompt."""
+    num_tokens: int = 0
+
+    @property
+    def end(self) -> int:
+        return self.start + self.num_tokens
+
+
 class ChatMessage(Message, frozen=True):
     role: str
     content: str
@@ -24,6 +51,8 @@ class ChatMessage(Message, frozen=True):
     """Of an assistant."""
     tool_call_id: str = ""
     """Of a tool: whose result it is."""
+    images: tuple[ImagePart, ...] = ()
+    """In the order of their places in `content`."""
 
 
 class Terms(Message, frozen=True):
@@ -50,7 +79,9 @@ class Terms(Message, frozen=True):
 
 
 class GenerateRequest(Message, frozen=True):
-    """ingress -> tokenize. Exactly one of `prompt` and `chat` is set."""
+    """ingress -> images -> tokenize; without images, ingress -> tokenize. Exactly one of `prompt` and `chat` is
+    set.
+    """
 
     request_id: int
     prompt: str | list[int] | None
@@ -62,6 +93,12 @@ class GenerateRequest(Message, frozen=True):
     tools: str = ""
     """What a chat's template is told of them: OpenAI's list, as JSON. Empty: there are none."""
     pooling: Pooling = ""
+    num_image_tokens: int = 0
+    """What the images of its messages come to in its prompt."""
+    images: tuple[PromptImage, ...] = ()
+    """Of its messages, in their order; from the stage `images` on."""
+    images_ns: int = 0
+    """The time that stage worked for it."""
 
 
 class TokenReply(Protocol):
@@ -94,14 +131,17 @@ class TokenizedRequest(Message, frozen=True):
     arrived_ns: int
     sent_ns: int
     segments_ns: tuple[int, int, int]
-    """ingress.service, tokenize.wait, tokenize.service; their sum is sent_ns - arrived_ns."""
+    """ingress.service, tokenize.wait, tokenize.service; their sum is sent_ns - arrived_ns. What the stage
+    `images` does for it is part of the latter two."""
     terms: Terms = Terms()
     pooling: Pooling = ""
     """Where it is set, max_tokens is 1: the embedding counts as the one token that it yields."""
+    images: tuple[PromptImage, ...] = ()
+    """Rising in their places in token_ids, where each of their tokens is the model's image token."""
 
 
 class Rejected(Message, frozen=True):
-    """tokenize -> schedule -> stream: the request ends before it has a row."""
+    """tokenize (or images) -> schedule -> stream: the request ends before it has a row."""
 
     request_id: int
     message: str

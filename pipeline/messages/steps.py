@@ -6,6 +6,7 @@ Whoever emits a list gives it away.
 from typing import NamedTuple, Protocol
 
 from pipeline.messages.parts import Message, Pooling
+from pipeline.messages.requests import PromptImage
 from pipeline.messages.sampling import Logprobs, SamplingParams, SpelledLogprobs
 
 
@@ -29,6 +30,8 @@ class Admitted(Message, frozen=True):
     in the slot from then on itself."""
     pooling: Pooling = ""
     """Which of its tokens' hidden states are added up, from its first token on."""
+    images: tuple[PromptImage, ...] = ()
+    """Those of its prompt that have tokens which are not computed yet."""
 
 
 class DropQuestion(Message, frozen=True):
