@@ -54,7 +54,12 @@ BACKENDS = {
 }
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+SLOW = {"torch fp32", "torch bf16"}
+
+
+@pytest.mark.parametrize(
+    "backend", [pytest.param(each, marks=[pytest.mark.nightly] * (each in SLOW)) for each in BACKENDS]
+)
 def test_an_answer_depends_on_the_request_alone(model_card: ModelCard, backend: str) -> None:
     async def answers(limits: str) -> tuple[list[str], int, float]:
         toml = f'[device]\ndevice = "cpu"\n{BACKENDS[backend]}\n{limits}\n{NO_LIMIT}'

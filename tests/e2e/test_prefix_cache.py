@@ -158,8 +158,8 @@ def test_ten_that_come_together_are_computed_once(fake_card: ModelCard) -> None:
 @pytest.mark.parametrize(
     "device",
     [
-        'backend = "torch"\nkv_dtype = "fp8"',
-        'dtype = "float32"',
+        pytest.param('backend = "torch"\nkv_dtype = "fp8"', marks=pytest.mark.nightly),
+        pytest.param('dtype = "float32"', marks=pytest.mark.nightly),
         'backend = "host"\nweights = "bf16"',
         'backend = "host"\nweights = "int8"\nkv_dtype = "int8"',
     ],

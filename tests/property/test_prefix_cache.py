@@ -217,9 +217,11 @@ class Deadline(SharingMachine):
 
 MIXED = [Fcfs, Priority, Sjf, Fair, Deadline]
 MACHINES = [*MIXED, *map(split, MIXED)]
+SOME = [*MIXED, MACHINES[6]]
+"""For the suite: split with the policy that preempts most."""
 
 
-@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("machine", SOME)
 def test_sharing(machine: type[SharingMachine]) -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         machine, settings=settings(max_examples=150, stateful_step_count=50, deadline=None)

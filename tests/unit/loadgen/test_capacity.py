@@ -109,6 +109,7 @@ def test_runs_have_seeds_of_their_own(trace: Path, tmp_path: Path) -> None:
     assert len({vote["rate_per_s"] for vote in votes}) == 4
 
 
+@pytest.mark.nightly
 def test_a_server_that_sheds_everything_has_no_capacity(trace: Path) -> None:
     async def body() -> None:
         async with serve(lambda request: []) as server:

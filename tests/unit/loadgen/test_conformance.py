@@ -145,6 +145,7 @@ def test_the_first_byte_is_not_the_first_token() -> None:
 STALL_S, BEGIN_S, GAP_S, COUNT, SERVICE_S = 10.0, 2.0, 0.1, 140, 0.01
 
 
+@pytest.mark.nightly
 def test_a_stall_of_ten_seconds_is_charged_to_every_request_that_was_due_in_it(tmp_path: Path) -> None:
     """Coordinated omission: 100 of 140 requests are due while the server stands still."""
     rows = "".join(f"2023-11-16 18:00:{GAP_S * i:010.7f},40,1\n" for i in range(COUNT))

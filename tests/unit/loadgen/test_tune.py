@@ -62,6 +62,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
+@pytest.mark.nightly
 def test_the_right_value_is_named_and_its_table_printed(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -90,7 +91,7 @@ def wait_for(happens: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)])
 def test_interrupted_and_gone_on(
     world: World, capsys: pytest.CaptureFixture[str], number: signal.Signals
 ) -> None:
