@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 import msgspec
 import structlog
 
+from pipeline.runtime.equivalence import MESSAGES, Equivalence
 from pipeline.runtime.histogram import SIZES, Histogram
 from pipeline.runtime.hold import Hold
 from pipeline.runtime.inbox import ALL, Inbox
@@ -141,6 +142,8 @@ class Stage(ABC, Generic[In, Opts]):
     is_revocable: ClassVar[bool] = False
     """A batch of it can be taken back: `export_state` copies, and what it does to the outside goes through
     its outlets or `ctx.do`."""
+    equivalence: ClassVar[Equivalence] = MESSAGES
+    """What another in its place must say as it does (`stageline compare`, a swap's shadow mode)."""
 
     def __init__(self, ctx: StageContext, options: Opts) -> None:
         self.ctx = ctx

@@ -21,6 +21,7 @@ from pipeline.messages import (
     TokenBatch,
     TokenLogprob,
 )
+from pipeline.runtime.equivalence import BY_REQUEST
 from pipeline.runtime.stage import NoOptions, Stage, StageContext
 
 STOP = FinishReason.STOP.value
@@ -65,6 +66,7 @@ class Detokenize(Stage[TokenBatch, NoOptions]):
 
     takes = (TokenBatch,)
     gives = (TextBatch, Cancel)
+    equivalence = BY_REQUEST
 
     def __init__(self, ctx: StageContext, options: NoOptions) -> None:
         super().__init__(ctx, options)

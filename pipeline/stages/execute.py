@@ -22,6 +22,7 @@ from pipeline.messages import (
     StepPlan,
 )
 from pipeline.runtime.bridge import Device, Listener, RunnerFactory, ThreadDevice
+from pipeline.runtime.equivalence import BY_REQUEST
 from pipeline.runtime.process import DeviceDied, ProcessDevice
 from pipeline.runtime.stage import Stage, StageContext
 from pipeline.runtime.watchdog import Watchdog
@@ -76,6 +77,7 @@ class Execute(Stage[Any, ExecuteOptions]):
     Options = ExecuteOptions
     takes = (StepPlan, DiskMoves, Reopen)
     gives = (StepHandle, DeviceReady, DeviceLost, DiskMoved)
+    equivalence = BY_REQUEST
 
     def __init__(self, ctx: StageContext, options: ExecuteOptions) -> None:
         super().__init__(ctx, options)

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from pipeline.core.content_filter import ContentFilter, Rule, Rules
 from pipeline.errors import ConfigError
 from pipeline.messages import Cancel, FinishReason, SpelledLogprobs, Started, TextBatch
+from pipeline.runtime.equivalence import BY_REQUEST
 from pipeline.runtime.stage import Stage, StageContext
 
 FILTERED = FinishReason.FILTERED.value
@@ -56,6 +57,7 @@ class Filter(Stage[TextBatch, FilterOptions]):
     Options = FilterOptions
     takes = (TextBatch,)
     gives = (TextBatch, Cancel)
+    equivalence = BY_REQUEST
 
     def __init__(self, ctx: StageContext, options: FilterOptions) -> None:
         super().__init__(ctx, options)

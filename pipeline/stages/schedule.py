@@ -47,6 +47,7 @@ from pipeline.messages import (
     TokenizedRequest,
     Wake,
 )
+from pipeline.runtime.equivalence import BY_REQUEST
 from pipeline.runtime.stage import Stage, StageContext
 from pipeline.runtime.trace import Point
 from pipeline.telemetry import KvFeed, Occupancy, StepRecord, Telemetry
@@ -85,6 +86,7 @@ class Schedule(Stage[Any, ScheduleOptions]):
         SampledBatch,
     )
     gives = (StepPlan, DiskMoves, Reopen, TokenBatch, Rejected)
+    equivalence = BY_REQUEST
 
     def __init__(self, ctx: StageContext, options: ScheduleOptions) -> None:
         super().__init__(ctx, options)

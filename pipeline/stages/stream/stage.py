@@ -28,6 +28,7 @@ from pipeline.messages import (
     SpelledLogprobs,
     TextBatch,
 )
+from pipeline.runtime.equivalence import BY_REQUEST
 from pipeline.runtime.stage import Stage, StageContext
 from pipeline.runtime.trace import Point
 from pipeline.stages.stream import records
@@ -57,6 +58,7 @@ class Stream(Stage[TextBatch | Open | Grant | Rejected, StreamOptions]):
     Options = StreamOptions
     takes = (TextBatch, Open, Grant, Rejected)
     gives = (Cancel, Pause, Resume)
+    equivalence = BY_REQUEST
 
     def __init__(self, ctx: StageContext, options: StreamOptions) -> None:
         super().__init__(ctx, options)
