@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from pipeline.checkpoint.vision import Vision
 from pipeline.messages import SamplingParams
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ class Architecture(msgspec.Struct, frozen=True):
     """How many positions a query of each layer sees back, its own included; 0, or no entry: all."""
     local_rope_theta: float | None = None
     """Of the layers with a window, whose rotation is not scaled; None: as all others."""
+    vision: Vision | None = None
+    """The image encoder before it; None: it reads text only."""
 
     @property
     def score_scale(self) -> float:

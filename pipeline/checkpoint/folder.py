@@ -6,7 +6,7 @@ from typing import Annotated, TypeVar
 import msgspec
 from tokenizers import Tokenizer
 
-from pipeline.checkpoint.card import ModelCard
+from pipeline.checkpoint.card import Architecture, ModelCard
 from pipeline.checkpoint.chat_end import eos_ids
 from pipeline.checkpoint.hf_config import architecture_of, read_config
 from pipeline.checkpoint.json_file import read_json
@@ -76,12 +76,14 @@ def describe_folder(path: Path, reference: str, name: str | None = None) -> Mode
         *_ids(generation.eos_token_id),
         tokenizer.token_to_id(eos) if eos else None,
     ]
+    architecture = architecture_of(path / "config.json", config)
+    _check_image_token(path / "tokenizer.json", architecture, tokenizer)
     return ModelCard(
         name=name or path.resolve().name,
         reference=reference,
         path=path,
         format="folder",
-        architecture=architecture_of(path / "config.json", config),
+        architecture=architecture,
         tokenizer_json=tokenizer.to_str(),
         chat_template=template,
         bos_token=_content(words.bos_token),
@@ -104,6 +106,16 @@ def _tokenizer(file: Path) -> Tokenizer:
     tokenizer.no_truncation()  # the door bounds prompts, in the open
     tokenizer.no_padding()
     return tokenizer
+
+
+def _check_image_token(file: Path, architecture: Architecture, tokenizer: Tokenizer) -> None:
+    """A client must not be able to write it."""
+    if architecture.vision is None:
+        return
+    token_id = architecture.vision.image_token_id
+    token = tokenizer.get_added_tokens_decoder().get(token_id)
+    if token is None or not token.special or token_id >= architecture.vocab_size:
+        raise ModelError(f"{file}: the image token, {token_id}, must be one of its special tokens")
 
 
 def _template(folder: Path, words: _TokenizerConfig) -> str | None:

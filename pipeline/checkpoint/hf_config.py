@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from pipeline.checkpoint.card import Architecture, RopeScaling
+from pipeline.checkpoint.hf_vision import LlavaConfig, vision_of
 from pipeline.checkpoint.json_file import read_json
 from pipeline.errors import ModelError
 
@@ -66,6 +67,8 @@ class Config(msgspec.Struct, frozen=True):
     num_local_experts: int = 0
     quantization_config: dict[str, object] | None = None
     eos_token_id: int | list[int] | None = None
+    llava: LlavaConfig | None = None
+    """The image side of a LLaVA, whose text_config the others are of."""
 
     @property
     def rope(self) -> _Rope:
@@ -81,6 +84,14 @@ class Config(msgspec.Struct, frozen=True):
 Fields: TypeAlias = dict[str, Any]
 
 _DEFAULTS: dict[str, Fields] = {
+    "llava": {
+        "model_type": "llama",
+        "vocab_size": 32000,
+        "hidden_size": 4096,
+        "intermediate_size": 11008,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+    },
     "qwen2": {"max_position_embeddings": 32768, "use_sliding_window": False, "sliding_window": 4096},
     "qwen3": {
         "head_dim": 128,
@@ -103,7 +114,7 @@ _DEFAULTS: dict[str, Fields] = {
 
 
 def read_config(file: Path) -> Config:
-    """Of a text model, or of the text part of a Gemma 3. Raises ModelError naming file and field."""
+    """Of a text model, of the text part of a Gemma 3, or of a LLaVA. Raises ModelError naming file and field."""
     raw = read_json(file, Fields)
     try:
         return msgspec.convert(_flattened(raw), Config)
@@ -115,6 +126,8 @@ def _flattened(raw: Fields) -> Fields:
     """One level, with the family's defaults."""
     if raw.get("model_type") == "gemma3" and isinstance(raw.get("text_config"), dict):
         raw = {**raw, "model_type": "gemma3_text", **raw["text_config"]}
+    if raw.get("model_type") == "llava" and isinstance(raw.get("text_config"), dict):
+        raw = {**raw, **_DEFAULTS["llava"], **raw["text_config"], "llava": raw}
     fields = _DEFAULTS.get(raw.get("model_type", ""), {}) | raw
     rope = fields.get("rope_parameters")
     if isinstance(rope, dict) and "full_attention" in rope:
@@ -143,7 +156,14 @@ def architecture_of(file: Path, config: Config) -> Architecture:
         "attention_bias": config.attention_bias,
         "mlp_bias": config.mlp_bias,
     }
-    return Architecture(**(fields | specific))
+    return Architecture(**(fields | specific | _llava(file, config)))
+
+
+def _llava(file: Path, config: Config) -> Fields:
+    if config.llava is None:
+        return {}
+    _refuse(file, {f"a text_config of {config.model_type}": config.model_type not in ("llama", "mistral")})
+    return {"family": "llava", "vision": vision_of(file.parent, config.llava)}
 
 
 def _other(file: Path, config: Config) -> Fields:
