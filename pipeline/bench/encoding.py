@@ -5,8 +5,8 @@ from time import perf_counter
 import msgspec
 
 from pipeline.bench.feeds import Requests
+from pipeline.bench.result import StageResult
 from pipeline.bench.samples import Load, generate_request
-from pipeline.bench.stand import StageResult
 from pipeline.checkpoint.card import ModelCard
 
 

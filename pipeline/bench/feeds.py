@@ -6,13 +6,14 @@ answer get one: `Device` answers the plans of schedule, and `Plans` makes plans 
 
 import asyncio
 from collections.abc import Callable
-from itertools import compress
+from itertools import compress, islice
 from time import perf_counter_ns
 
 from pipeline.bench.samples import (
     Load,
     Row,
     generate_request,
+    place,
     step_handle,
     steps,
     text_batch,
@@ -83,8 +84,7 @@ class Steps(Feed):
         self._steps = enumerate(steps(load), 1)
 
     async def send(self, stand: Stand, num_messages: int) -> None:
-        for _ in range(num_messages):
-            step_id, rows = next(self._steps)
+        for step_id, rows in islice(self._steps, num_messages):
             self.num_rows += len(rows)
             if self._opens:
                 for row in rows:
@@ -136,6 +136,8 @@ class Device(Feed):
         if not self._next_id:
             stand.inbox.post(_roomy(self._load))
             self._num_owed = self._load.num_rows
+        elif self._is_over:
+            return
         self._is_done.clear()
         self._num_allowed = num_messages
         self._join(stand)
@@ -150,6 +152,8 @@ class Device(Feed):
             ended = list(compress(message.request_ids, message.finish_reasons))
             self._live.difference_update(ended)
             self._num_owed += len(ended)
+            if self._is_over:
+                self._is_done.set()
         elif isinstance(message, Rejected):
             raise _refused(message)
         if not self._has_ended:
@@ -162,10 +166,17 @@ class Device(Feed):
             stand.inbox.post(Cancel(request_id, FinishReason.CANCELLED))
         self._answer(stand)
 
+    @property
+    def _is_over(self) -> bool:
+        """All sequences that there are have ended."""
+        return self._next_id == self._load.num_sequences and not self._live
+
     def _join(self, stand: Stand) -> None:
-        """Begin as many sequences as have ended, as far as the inbox has room."""
-        while self._num_owed and stand.inbox.offer(
-            tokenized_request(self._load, self._next_id, perf_counter_ns())
+        """Begin as many sequences as have ended, while there are, as far as the inbox has room."""
+        while (
+            self._num_owed
+            and self._next_id < self._load.num_sequences
+            and stand.inbox.offer(tokenized_request(self._load, self._next_id, perf_counter_ns()))
         ):
             self._live.add(self._next_id)
             self._next_id += 1
@@ -184,7 +195,7 @@ class Device(Feed):
             plan = self._held.pop(0)
             self.num_rows += len(plan.slots)
             self._num_allowed -= 1
-            stand.inbox.post(sampled_batch(plan, [97] * sum(plan.samples), perf_counter_ns()))
+            stand.inbox.post(sampled_batch(plan, _sampled(self._load, plan), perf_counter_ns()))
             self._answer(stand)
 
 
@@ -201,6 +212,8 @@ class Plans(Feed):
         self._services_us: list[tuple[int, float]] = []
 
     async def send(self, stand: Stand, num_messages: int) -> None:
+        if self._is_over:
+            return
         self._is_done.clear()
         self._num_allowed = self._num_waited = num_messages
         if self._scheduler is not None:
@@ -237,10 +250,18 @@ class Plans(Feed):
         for _ in filter(None, batch.finish_reasons if batch else ()):
             self._join(scheduler)
         self._num_waited -= 1
-        if not self._num_waited:
+        if not self._num_waited or self._is_over:
             self._is_done.set()
 
+    @property
+    def _is_over(self) -> bool:
+        """All sequences that there are have ended."""
+        scheduler, num_sequences = self._scheduler, self._load.num_sequences
+        return scheduler is not None and self._next_id == num_sequences and scheduler.is_idle
+
     def _join(self, scheduler: Scheduler) -> None:
+        if self._next_id == self._load.num_sequences:
+            return
         refused = scheduler.add(tokenized_request(self._load, self._next_id, perf_counter_ns()))
         if refused is not None:
             raise _refused(refused)
@@ -289,6 +310,17 @@ def _roomy(load: Load) -> DeviceReady:
         max_num_seqs=load.num_rows,
         max_num_batched_tokens=2048 + load.num_rows,
     )
+
+
+def _sampled(load: Load, plan: StepPlan) -> list[int]:
+    """The tokens of a step."""
+    return [
+        load.token_ids[place(load, request_id, num_computed + num_tokens)]
+        for request_id, num_computed, num_tokens, samples in zip(
+            plan.request_ids, plan.num_computed, plan.num_tokens, plan.samples, strict=True
+        )
+        if samples
+    ]
 
 
 def sampled_batch(plan: StepPlan, token_ids: list[int], now_ns: int) -> SampledBatch:

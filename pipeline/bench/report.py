@@ -7,7 +7,7 @@ from rich.table import Table
 
 from pipeline.bench.encoding import EncodingRate
 from pipeline.bench.planning import PlanningResult
-from pipeline.bench.stand import StageResult
+from pipeline.bench.result import StageResult
 from pipeline.bench.whole import WholeResult
 from pipeline.simulate.measured import Measured
 

@@ -5,6 +5,7 @@ of some length, one ending and the next beginning every so often.
 """
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -50,6 +51,8 @@ class Load(msgspec.Struct, frozen=True):
     num_tokens: int = 256
     """Output tokens of a sequence."""
     num_prompt_tokens: int = 64
+    num_sequences: int = 1 << 62
+    """No more are begun."""
 
     @classmethod
     def of(cls, card: ModelCard, num_rows: int) -> "Load":
@@ -75,17 +78,20 @@ class Row(NamedTuple):
 
 
 def steps(load: Load) -> Iterator[list[Row]]:
-    """Steps without end, `load.num_rows` rows each. A sequence that ends is followed by a new one."""
-    live = [(number, 0) for number in range(load.num_rows)]
-    next_id = load.num_rows
-    while True:
+    """Steps of `load.num_rows` rows each. A sequence that ends is followed by a new one, while there are."""
+    numbers = iter(range(load.num_sequences))
+    live = [(number, 0) for number in islice(numbers, load.num_rows)]
+    while live:
         yield [Row(number, position, position + 1 == load.max_tokens(number)) for number, position in live]
-        for index, (number, position) in enumerate(live):
-            if position + 1 < load.max_tokens(number):
-                live[index] = (number, position + 1)
-            else:
-                live[index] = (next_id, 0)
-                next_id += 1
+        live = list(_next_rows(load, live, numbers))
+
+
+def _next_rows(load: Load, live: list[tuple[int, int]], numbers: Iterator[int]) -> Iterator[tuple[int, int]]:
+    for number, position in live:
+        if position + 1 < load.max_tokens(number):
+            yield number, position + 1
+        elif (begun := next(numbers, None)) is not None:
+            yield begun, 0
 
 
 # Per request ------------------------------------------------------------------------------------
@@ -151,7 +157,7 @@ def text_batch(load: Load, step_id: int, rows: list[Row], now_ns: int) -> TextBa
     return TextBatch(
         step_id=step_id,
         request_ids=[row.request_id for row in rows],
-        texts=[load.pieces[_place(load, row)] for row in rows],
+        texts=[load.pieces[place(load, row.request_id, row.position)] for row in rows],
         num_tokens=[1] * len(rows),
         finish_reasons=_finish_reasons(rows),
         started=_started(load, rows),
@@ -167,12 +173,13 @@ def _sampling(load: Load, number: int) -> SamplingParams:
     return SamplingParams(max_tokens=load.max_tokens(number), seed=number, ignore_eos=True)
 
 
-def _place(load: Load, row: Row) -> int:
-    return row.position % len(load.token_ids)
+def place(load: Load, request_id: int, position: int) -> int:
+    """Which of `load.token_ids` is output there: by request, so that rows which are mixed up show."""
+    return (request_id * 31 + position) % len(load.token_ids)
 
 
 def _token(load: Load, row: Row) -> int:
-    return load.token_ids[_place(load, row)]
+    return load.token_ids[place(load, row.request_id, row.position)]
 
 
 def _finish_reasons(rows: list[Row]) -> list[int]:

@@ -7,20 +7,17 @@ cost of making messages and of taking them away is not in the figures.
 import asyncio
 import gc
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any
 
-import msgspec
 import structlog
-from msgspec.structs import asdict
 
 from pipeline.assemble import Blueprint, runner_factory
 from pipeline.checkpoint.card import ModelCard
 from pipeline.core.gate import Gate
-from pipeline.errors import StageCrashed
 from pipeline.runtime.bridge import RunnerFactory
 from pipeline.runtime.inbox import Inbox
 from pipeline.runtime.stage import StageContext
@@ -34,12 +31,19 @@ WARM_UP = 10
 """Messages; so many steps take in the prompts of all rows."""
 
 
+Handle = Callable[[Sequence[Any]], Awaitable[None]]
+
+
 class Feed(ABC):
     """A source for one kind of stage."""
 
     def __init__(self) -> None:
         self.num_rows = 0
         """Rows sent so far; of a message per request, each is one."""
+        self.recorded_ns = 0
+        """In which what was sent so far came when it was recorded; 0: it was not."""
+        self.num_left_out = 0
+        """Rows of a recording that are not sent, because their request began before it."""
 
     @abstractmethod
     async def send(self, stand: "Stand", num_messages: int) -> None:
@@ -69,54 +73,39 @@ class Stand:
     inbox: Inbox[Any]
     targets: Mapping[str, Inbox[Any]]
     trace: Trace
-
-
-class StageResult(msgspec.Struct, frozen=True):
-    """What so many messages have cost. Times are those of handle()."""
-
-    stage: str
-    use: str
-    workers: int
-    messages: int
-    rows: int
-    p50_us: float
-    """Per message."""
-    p99_us: float
-    busy_s: float
-    """Of all workers together."""
-    wakeups: int
-    seconds: float
-    """Of the clock, source and sinks included."""
+    clock: Callable[[], int] = perf_counter_ns
+    """That of the stages."""
 
     @property
-    def us_per_row(self) -> float:
-        return self.busy_s / self.rows * 1e6
+    def use(self) -> str:
+        """The stage's class, by import path."""
+        kind = type(self.stages[0])
+        return f"{kind.__module__}:{kind.__qualname__}"
 
     @property
-    def messages_per_s(self) -> float:
-        """What the stage can do when it does nothing but this."""
-        return self.messages * self.workers / self.busy_s
-
-    @property
-    def rows_per_s(self) -> float:
-        return self.rows * self.workers / self.busy_s
-
-    def as_dict(self) -> dict[str, object]:
-        """For JSON: the fields and what follows from them."""
-        names = ("us_per_row", "messages_per_s", "rows_per_s")
-        return asdict(self) | {name: getattr(self, name) for name in names}
+    def is_at_rest(self) -> bool:
+        """Nothing waits and nothing is handled."""
+        return not self.inbox.stats().depth and not any(stage.service.begun_ns for stage in self.stages)
 
 
-def build_stand(blueprint: Blueprint, name: str, card: ModelCard, runner: RunnerFactory | None) -> Stand:
+def build_stand(
+    blueprint: Blueprint,
+    name: str,
+    card: ModelCard,
+    runner: RunnerFactory | None,
+    clock: Callable[[], int] = perf_counter_ns,
+) -> Stand:
     """The stage `name` of the blueprint; `runner` stands in for the one that config describes."""
     config, make, options = blueprint.config.stages[name], blueprint.classes[name], blueprint.options[name]
-    inbox, trace = Inbox[Any](config.inbox), Trace(_TRACE_POINTS)
+    inbox, trace = Inbox[Any](config.inbox, clock), Trace(_TRACE_POINTS)
     bounds = {
         node.name: max(_SINK_BOUND, blueprint.config.stages[node.name].inbox)
         for node in blueprint.graph.nodes
     }
     links = [link for link in blueprint.graph.links if link.source == name]
-    targets = {target: Inbox[Any](bounds[target]) for target in sorted({link.target for link in links})}
+    targets = {
+        target: Inbox[Any](bounds[target], clock) for target in sorted({link.target for link in links})
+    }
     resources = {
         ModelCard: card,
         Gate: Gate(),
@@ -132,48 +121,24 @@ def build_stand(blueprint: Blueprint, name: str, card: ModelCard, runner: Runner
                 resources,
                 trace,
                 structlog.get_logger(),
+                clock,
             ),
             options,
         )
         for number in range(config.workers)
     ]
-    return Stand(stages, inbox, targets, trace)
-
-
-async def bench_stage(stand: Stand, feed: Feed, name: str, num_messages: int) -> StageResult:
-    """Warm up, with a tenth of the messages at least, then measure them all. Raises StageCrashed."""
-    try:
-        async with _running(stand, feed):
-            await feed.send(stand, max(num_messages // 10, WARM_UP))
-            before, rows, since_ns = stand.inbox.stats(), feed.num_rows, perf_counter_ns()
-            await feed.send(stand, num_messages)
-            seconds = (perf_counter_ns() - since_ns) / 1e9
-            after, rows = stand.inbox.stats(), feed.num_rows - rows
-            services = feed.services_us(stand, since_ns)
-    except BaseExceptionGroup as group:
-        error = _first(group)
-        raise StageCrashed(f"{name} failed in its bench: {error!r}") from error
-    return StageResult(
-        stage=name,
-        use=f"{type(stand.stages[0]).__module__}:{type(stand.stages[0]).__qualname__}",
-        workers=len(stand.stages),
-        messages=len(services),
-        rows=rows,
-        p50_us=_quantile(services, 0.5),
-        p99_us=_quantile(services, 0.99),
-        busy_s=sum(services) / 1e6,
-        wakeups=after.wakeups - before.wakeups,
-        seconds=seconds,
-    )
-
-
-def _first(error: BaseException) -> BaseException:
-    return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
+    return Stand(stages, inbox, targets, trace, clock)
 
 
 @asynccontextmanager
-async def _running(stand: Stand, feed: Feed) -> AsyncIterator[None]:
-    """The stage runs, and its sinks take what it gives; then it drains."""
+async def running(
+    stand: Stand, feed: Feed, handled: Callable[[AnyStage], Handle | None] = lambda stage: None
+) -> AsyncIterator[None]:
+    """The stage runs, and its sinks take what it gives; then it drains.
+
+    Args:
+        handled: what is called in the place of each instance's handle(); None: that.
+    """
     try:
         for stage in stand.stages:
             await stage.start()
@@ -184,7 +149,7 @@ async def _running(stand: Stand, feed: Feed) -> AsyncIterator[None]:
                 sinks.create_task(_sink(stand, target, feed))
             async with asyncio.TaskGroup() as stages:
                 for stage in stand.stages:
-                    stages.create_task(stage.run())
+                    stages.create_task(stage.run(handled(stage)))
                 yield
                 feed.end(stand)
                 stand.inbox.close()
@@ -200,7 +165,3 @@ async def _sink(stand: Stand, target: Inbox[Any], feed: Feed) -> None:
     while batch := await target.recv_many():
         for message in batch:
             feed.gave(stand, message)
-
-
-def _quantile(values: list[float], share: float) -> float:
-    return sorted(values)[min(int(share * len(values)), len(values) - 1)]

@@ -18,10 +18,11 @@ from pipeline import assemble
 from pipeline.bench.encoding import EncodingRate, by_stage, one_by_one
 from pipeline.bench.feeds import Requests, feed_for
 from pipeline.bench.fit import fit_evidence, fit_here, read_evidence
+from pipeline.bench.measure import bench_stage
 from pipeline.bench.planning import bench_planning
 from pipeline.bench.report import fit_report, planning_report, stage_report, whole_report
 from pipeline.bench.samples import Load
-from pipeline.bench.stand import bench_stage, build_stand
+from pipeline.bench.stand import build_stand
 from pipeline.bench.whole import WholeSettings, measure
 from pipeline.checkpoint.card import ModelCard
 from pipeline.checkpoint.fake import byte_card

@@ -9,9 +9,11 @@ import pytest
 from pipeline import assemble
 from pipeline.bench.encoding import by_stage, one_by_one
 from pipeline.bench.feeds import Requests, feed_for
+from pipeline.bench.measure import bench_stage
 from pipeline.bench.report import stage_report
+from pipeline.bench.result import StageResult
 from pipeline.bench.samples import Load
-from pipeline.bench.stand import StageResult, bench_stage, build_stand
+from pipeline.bench.stand import build_stand
 from pipeline.checkpoint.card import ModelCard
 from pipeline.config import loads
 from pipeline.errors import StageCrashed, StagelineError
