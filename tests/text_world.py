@@ -113,6 +113,7 @@ class World:
         self.telemetry = Telemetry()
         resources: dict[type, object] = {ModelCard: card or byte_card(), Telemetry: self.telemetry}
         self.stage = stage(StageContext("stage", self.inbox, self.outboxes, resources, **context), options)
+        self.telemetry.watch(self.stage.gauges)
 
     async def sent(self, kind: type) -> list[Any]:
         """What the stage has sent of this type since the last call."""

@@ -68,15 +68,31 @@ class Detokenizer:
     Bytes that are no UTF-8 become U+FFFD, one per maximal part of a character (Unicode 15, section 3.9),
     as the byte-level decoder of Hugging Face does. Its byte fallback differs for them alone: it blanks the
     whole run of bytes, also the good ones before, which a stream has shown already.
+
+    Args:
+        held: of tokens before, the beginning of a character.
+        has_text: those tokens have yielded text.
     """
 
     __slots__ = ("_held", "_is_direct", "_pieces", "_strip")
 
-    def __init__(self, vocabulary: Vocabulary, *, skips_special: bool = True) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, *, skips_special: bool = True, held: bytes = b"", has_text: bool = False
+    ) -> None:
         self._pieces = vocabulary.pieces if skips_special else vocabulary.all_pieces
-        self._held = b""
-        self._strip = vocabulary.strip
-        self._is_direct = self._strip == 0  # a whole piece can go out as it is
+        self._held = held
+        self._strip = 0 if has_text else vocabulary.strip
+        self._is_direct = not self._held and not self._strip  # a whole piece can go out as it is
+
+    @property
+    def held(self) -> bytes:
+        """Of the tokens so far, the beginning of a character that is not complete."""
+        return self._held
+
+    @property
+    def has_text(self) -> bool:
+        """There was text, or none of it would be stripped: what comes is shown with its leading spaces."""
+        return self._strip == 0
 
     def push(self, token_id: int) -> str:
         """The text that is complete with this token; "" while a character is not."""

@@ -21,16 +21,41 @@ class ReasoningTags(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Stop strings end a request where it reasons, too."""
 
 
+class ReasoningState(msgspec.Struct, frozen=True):
+    """Where one answer is among its tags."""
+
+    is_inside: bool
+    may_open: bool
+    """All text so far is white space or the beginning of an opening tag."""
+    held: str = ""
+    """Text that may be the beginning of a tag: nobody has seen it yet."""
+
+
 class ThoughtfulStopMatcher:
     """A StopMatcher of the answer alone: what is reasoned passes, stop strings and all (trap 13)."""
 
-    def __init__(self, tags: ReasoningTags, stops: StopMatcher) -> None:
-        self._splitter = ReasoningSplitter(tags)
+    def __init__(self, splitter: "ReasoningSplitter", stops: StopMatcher) -> None:
+        self._splitter = splitter
         self._stops = stops
 
     @property
     def is_stopped(self) -> bool:
         return self._stops.is_stopped
+
+    @property
+    def held(self) -> str:
+        """See StopMatcher."""
+        return self._stops.held
+
+    @property
+    def num_unwatched(self) -> int:
+        """See StopMatcher."""
+        return self._stops.num_unwatched
+
+    @property
+    def reasoning(self) -> ReasoningState:
+        """Where the answer is."""
+        return self._splitter.state
 
     def push(self, text: str) -> str:
         """See StopMatcher."""
@@ -56,13 +81,19 @@ class Part(NamedTuple):
 class ReasoningSplitter:
     """One answer's text, in pieces. The parts' texts, one after the other, are the text; it does not matter
     how the text is cut. Held back is only what may be the beginning of a tag.
+
+    Args:
+        state: to go on from; None: the answer begins.
     """
 
-    def __init__(self, tags: ReasoningTags) -> None:
+    def __init__(self, tags: ReasoningTags, state: ReasoningState | None = None) -> None:
         self._tags = tags
-        self._is_inside = tags.starts_open
-        self._may_open = not tags.starts_open
-        self._held = ""
+        state = state or ReasoningState(is_inside=tags.starts_open, may_open=not tags.starts_open)
+        self._is_inside, self._may_open, self._held = state.is_inside, state.may_open, state.held
+
+    @property
+    def state(self) -> ReasoningState:
+        return ReasoningState(self._is_inside, self._may_open, self._held)
 
     def push(self, text: str) -> list[Part]:
         self._held += text

@@ -15,19 +15,30 @@ class StopMatcher:
     Args:
         stops: at least one, none empty.
         includes_stop: the text ends after the stop string, not before it.
+        held: text before that may be the beginning of a stop string, and was not shown.
     """
 
     __slots__ = ("_firsts", "_held", "_includes_stop", "_stops", "is_stopped")
 
-    def __init__(self, stops: Sequence[str], *, includes_stop: bool = False) -> None:
+    def __init__(self, stops: Sequence[str], *, includes_stop: bool = False, held: str = "") -> None:
         if not stops or not all(stops):
             raise ValueError("stop strings must not be empty")
         self._stops = tuple(stops)
         self._includes_stop = includes_stop
         self._firsts = frozenset(stop[0] for stop in stops)
-        self._held = ""
+        self._held = held
         self.is_stopped = False
         """A stop string was found: `push` has returned the last of the text."""
+
+    @property
+    def held(self) -> str:
+        """May be the beginning of a stop string."""
+        return self._held
+
+    @property
+    def num_unwatched(self) -> int:
+        """So many pushes to come pass, whatever is in them."""
+        return 0
 
     def push(self, text: str) -> str:
         """What may be shown now. It ends before the stop string when one is found."""
@@ -78,6 +89,10 @@ class LateStopMatcher(StopMatcher):
     def __init__(self, stops: Sequence[str], num_tokens: int, *, includes_stop: bool = False) -> None:
         super().__init__(stops, includes_stop=includes_stop)
         self._num_left = num_tokens
+
+    @property
+    def num_unwatched(self) -> int:
+        return self._num_left
 
     def push(self, text: str) -> str:
         if self._num_left:

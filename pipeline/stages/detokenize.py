@@ -3,20 +3,21 @@
 The per-token hot path: a row costs a look-up, a table access and four appends; nothing is made for it.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Sequence
 
 from pipeline.checkpoint.card import ModelCard
 from pipeline.core.detok import Detokenizer, Vocabulary
-from pipeline.core.reasoning import ReasoningTags, ThoughtfulStopMatcher
+from pipeline.core.reasoning import ReasoningSplitter, ReasoningTags, ThoughtfulStopMatcher
 from pipeline.core.stops import LateStopMatcher, StopMatcher
+from pipeline.core.text_state import DetokenizeState, TextState
 from pipeline.messages import (
     NO_TOKEN,
     Cancel,
     FinishReason,
     Logprobs,
     SpelledLogprobs,
-    Started,
     TextBatch,
     TokenBatch,
     TokenLogprob,
@@ -30,18 +31,32 @@ STOP = FinishReason.STOP.value
 class _Sequence:
     """One live request's text."""
 
-    __slots__ = ("_detokenizer", "_shows_stop", "push", "stops")
+    __slots__ = ("_detokenizer", "_started", "push", "stops")
 
-    def __init__(self, vocabulary: Vocabulary, started: Started) -> None:
-        self._detokenizer = Detokenizer(vocabulary, skips_special=started.skips_special)
-        self._shows_stop = started.includes_stop
+    def __init__(self, vocabulary: Vocabulary, state: TextState) -> None:
+        started = state.started
+        self._started = started
+        self._detokenizer = Detokenizer(
+            vocabulary,
+            skips_special=started.skips_special,
+            held=state.held_bytes,
+            has_text=state.has_text,
+        )
         self.push = self._detokenizer.push
-        self.stops = _matcher(started) if started.stop else None
+        self.stops = _matcher(state) if started.stop else None
+
+    @property
+    def state(self) -> TextState:
+        text, stops = self._detokenizer, self.stops
+        if stops is None:
+            return TextState(self._started, text.held, text.has_text)
+        reasoning = stops.reasoning if isinstance(stops, ThoughtfulStopMatcher) else None
+        return TextState(self._started, text.held, text.has_text, stops.num_unwatched, stops.held, reasoning)
 
     def end(self, token_id: int, finish_reason: int) -> tuple[str, int]:
         """The last text and how it ends: a stop string may be in it. A stop token's text is shown only
         where that was asked."""
-        is_shown = token_id != NO_TOKEN and (finish_reason != STOP or self._shows_stop)
+        is_shown = token_id != NO_TOKEN and (finish_reason != STOP or self._started.includes_stop)
         text = (self.push(token_id) if is_shown else "") + self._detokenizer.flush()
         if self.stops is None:
             return text, finish_reason
@@ -49,13 +64,14 @@ class _Sequence:
         return text + self.stops.flush(), STOP if self.stops.is_stopped else finish_reason
 
 
-def _matcher(started: Started) -> StopMatcher | ThoughtfulStopMatcher:
-    stops = StopMatcher(started.stop, includes_stop=started.includes_stop)
-    if started.min_tokens:
-        stops = LateStopMatcher(started.stop, started.min_tokens, includes_stop=started.includes_stop)
+def _matcher(state: TextState) -> StopMatcher | ThoughtfulStopMatcher:
+    started = state.started
+    stops = StopMatcher(started.stop, includes_stop=started.includes_stop, held=state.held_text)
+    if state.num_unwatched:
+        stops = LateStopMatcher(started.stop, state.num_unwatched, includes_stop=started.includes_stop)
     if started.unstopped is None:
         return stops
-    return ThoughtfulStopMatcher(ReasoningTags(*started.unstopped), stops)
+    return ThoughtfulStopMatcher(ReasoningSplitter(ReasoningTags(*started.unstopped), state.reasoning), stops)
 
 
 class Detokenize(Stage[TokenBatch, NoOptions]):
@@ -66,6 +82,8 @@ class Detokenize(Stage[TokenBatch, NoOptions]):
 
     takes = (TokenBatch,)
     gives = (TextBatch, Cancel)
+    State = DetokenizeState
+    is_revocable = True
     equivalence = BY_REQUEST
 
     def __init__(self, ctx: StageContext, options: NoOptions) -> None:
@@ -75,7 +93,15 @@ class Detokenize(Stage[TokenBatch, NoOptions]):
 
     async def start(self) -> None:
         card = self.ctx.resource(ModelCard)
-        self._vocabulary = Vocabulary(card.new_tokenizer(), card.architecture.vocab_size)
+        self._vocabulary = await asyncio.to_thread(
+            lambda: Vocabulary(card.new_tokenizer(), card.architecture.vocab_size)
+        )
+
+    def export_state(self) -> DetokenizeState:
+        return DetokenizeState([sequence.state for sequence in self._sequences.values()])
+
+    def import_state(self, state: DetokenizeState) -> None:
+        self._sequences = {text.started.request_id: _Sequence(self._vocabulary, text) for text in state.texts}
 
     @property
     def num_live(self) -> int:
@@ -91,7 +117,7 @@ class Detokenize(Stage[TokenBatch, NoOptions]):
     def _to_text(self, step: TokenBatch, taken_ns: int) -> TextBatch:
         sequences = self._sequences
         for started in step.started:
-            sequences[started.request_id] = _Sequence(self._vocabulary, started)
+            sequences[started.request_id] = _Sequence(self._vocabulary, TextState.of(started))
         request_ids: list[int] = []
         texts: list[str] = []
         num_tokens: list[int] = []

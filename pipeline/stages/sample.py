@@ -10,7 +10,7 @@ from itertools import compress
 from typing import ClassVar
 
 from pipeline.messages import PooledRow, SampledBatch, StepHandle
-from pipeline.runtime.stage import NoOptions, Stage
+from pipeline.runtime.stage import NoOptions, NoState, Stage
 
 
 class Sample(Stage[StepHandle, NoOptions]):
@@ -18,6 +18,8 @@ class Sample(Stage[StepHandle, NoOptions]):
 
     takes = (StepHandle,)
     gives = (SampledBatch,)
+    State = NoState
+    is_revocable = True
 
     device_op: ClassVar[str] = "pipeline.gpu.sampling:SamplingOp"
     """Import path of the SamplingOp that the runner launches, made with this stage's options.

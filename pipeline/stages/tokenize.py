@@ -30,7 +30,8 @@ from pipeline.messages import (
     TokenCall,
     TokenizedRequest,
 )
-from pipeline.runtime.stage import Stage, StageContext
+from pipeline.runtime.equivalence import BY_REQUEST
+from pipeline.runtime.stage import NoState, Stage, StageContext
 from pipeline.runtime.trace import Point
 
 R = TypeVar("R")
@@ -57,6 +58,9 @@ class Tokenize(Stage[GenerateRequest | TokenCall, TokenizeOptions]):
     Options = TokenizeOptions
     takes = (GenerateRequest, TokenCall)
     gives = (TokenizedRequest, Rejected)
+    equivalence = BY_REQUEST
+    State = NoState
+    is_revocable = True
 
     def __init__(self, ctx: StageContext, options: TokenizeOptions) -> None:
         super().__init__(ctx, options)
@@ -95,9 +99,8 @@ class Tokenize(Stage[GenerateRequest | TokenCall, TokenizeOptions]):
 
     async def _send(self, request: GenerateRequest, encoded: "Encoded", taken_ns: int) -> None:
         now_ns = self.ctx.clock()
-        self.ctx.trace.record(
-            Point.TOKENIZED, self.ctx.name, request.request_id, len(encoded.token_ids), now_ns
-        )
+        point = (Point.TOKENIZED, self.ctx.name, request.request_id, len(encoded.token_ids), now_ns)
+        self.ctx.do(self.ctx.trace.record, *point)
         message = TokenizedRequest(
             request.request_id,
             encoded.token_ids,
@@ -113,9 +116,9 @@ class Tokenize(Stage[GenerateRequest | TokenCall, TokenizeOptions]):
     async def _answer(self, call: TokenCall) -> None:
         outcome = await self._in_thread(lambda: _attempt(self._encoder.answer, call))
         if isinstance(outcome, Exception):
-            call.reply.error(self._told(outcome, None))
+            self.ctx.do(call.reply.error, self._told(outcome, None))
         else:
-            call.reply.tokens(outcome)
+            self.ctx.do(call.reply.tokens, outcome)
 
     def _reject(self, request_id: int, error: Exception) -> None:
         self.ctx.outlet(Rejected).post(Rejected.of(request_id, self._told(error, request_id)))
