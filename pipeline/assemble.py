@@ -1,8 +1,10 @@
 """The composition root: config -> classes -> options -> a wired pipeline. It alone knows all parts."""
 
 import inspect
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -18,18 +20,20 @@ from pipeline.core.roles import SEPARATIONS, Role
 from pipeline.errors import ConfigError
 from pipeline.gpu.opening import OPENER, RunnerWords, opener
 from pipeline.gpu.options import RunnerOptions, placement_of
+from pipeline.graph_rules import step_cycle
 from pipeline.messages import DeviceReady, SamplingParams
 from pipeline.runtime.bridge import RunnerFactory
 from pipeline.runtime.frames import RunnerSpec
 from pipeline.runtime.inbox import Inbox
-from pipeline.runtime.stage import Outlet, Stage, StageContext
+from pipeline.runtime.stage import Stage, StageContext
 from pipeline.runtime.supervisor import AnyStage, Supervisor
 from pipeline.runtime.trace import Trace
 from pipeline.telemetry import Sampler, Settings, Telemetry, TraceSampler
 from pipeline.telemetry.slow_log import SlowLog
 from pipeline.telemetry.span_export import Sender, SpanExport
 from pipeline.telemetry.vitals import num_cpus
-from pipeline.topology import CREDITS, Graph, Lane, Link, graph
+from pipeline.topology import CREDITS, Graph, Link
+from pipeline.wiring import outlets, senders
 
 StageClass = type[Stage[Any, Any]]
 
@@ -51,6 +55,7 @@ class Pipeline:
     supervisor: Supervisor
     stages: Mapping[str, list[AnyStage]]
     inboxes: Mapping[str, Inbox[Any]]
+    graph: Graph
     trace: Trace
     telemetry: Telemetry
     sampler: Sampler
@@ -58,7 +63,7 @@ class Pipeline:
 
 def check(config: Config) -> Blueprint:
     """Resolve every import path and convert every options table. Raises ConfigError naming the key."""
-    plan = graph(config.stages)
+    plan = config.graph
     classes = {name: _stage_class(config, plan, name) for name in plan.names}
     options = {name: _options(config, name, stage_class) for name, stage_class in classes.items()}
     device_options(config)
@@ -94,20 +99,32 @@ def build(
     }
     stages: dict[str, list[AnyStage]] = {}
     for node in plan.nodes:
-        outlets: dict[type, Outlet[Any]] = {
-            link.carries: inboxes[link.target] for link in plan.links if link.source == node.name
-        }
         ctx = StageContext(
-            node.name, inboxes[node.name], outlets, resources, trace, log.bind(stage=node.name)
+            node.name,
+            inboxes[node.name],
+            outlets(plan, node.name, inboxes),
+            resources,
+            trace,
+            log.bind(stage=node.name),
         )
         make, options = blueprint.classes[node.name], blueprint.options[node.name]
         stages[node.name] = [make(ctx, options) for _ in range(config.stages[node.name].workers)]
+        telemetry.watch(partial(_gauges, stages[node.name]))
         services = [stage.service for stage in stages[node.name]]
-        telemetry.watch_stage(node.name, inboxes[node.name], services, _data_source(plan, node.name))
+        telemetry.watch_stage(node.name, inboxes[node.name], services, senders(plan, node.name))
     exports = _listeners(config, telemetry, card.name, log)
     sampler = Sampler(telemetry, lambda device: settings(blueprint, device))
     supervisor = Supervisor(list(stages.values()), config.server.drain_timeout_s, log, [*exports, sampler])
-    return Pipeline(supervisor, stages, inboxes, trace, telemetry, sampler)
+    return Pipeline(supervisor, stages, inboxes, plan, trace, telemetry, sampler)
+
+
+def _gauges(instances: list[AnyStage]) -> Mapping[str, float]:
+    """Of those that serve now: the list is changed in place when others take over."""
+    total: defaultdict[str, float] = defaultdict(float)
+    for stage in instances:
+        for name, value in stage.gauges().items():
+            total[name] += value
+    return total
 
 
 def settings(blueprint: Blueprint, device: DeviceReady) -> Settings:
@@ -206,14 +223,18 @@ def _stage_class(config: Config, plan: Graph, name: str) -> StageClass:
         raise ConfigError(f"{key} = {path!r}: must be a subclass of pipeline.runtime.stage.Stage")
     if inspect.isabstract(stage_class):
         raise ConfigError(f"{key} = {path!r}: leaves abstract methods: {_abstract(stage_class)}")
-    _check_links(plan, key, path, name, stage_class)
+    sent = _carried(plan, lambda link: link.target == name)
+    carried = _carried(config.whole, lambda link: link.source == name)
+    _check_links(key, path, name, stage_class, sent, carried)
     return stage_class
 
 
-def _check_links(plan: Graph, key: str, path: str, name: str, stage_class: StageClass) -> None:
-    """A stage must take all that is sent to it, and give nothing that no link carries."""
-    sent = _carried(plan, lambda link: link.target == name)
-    carried = _carried(plan, lambda link: link.source == name)
+def _check_links(
+    key: str, path: str, name: str, stage_class: StageClass, sent: set[type], carried: set[type]
+) -> None:
+    """A stage must take all that is sent to it, and give nothing that no link carries. What only goes to an
+    optional stage that is absent may be given.
+    """
     if missing := sent - set(getattr(stage_class, "takes", ())):
         raise ConfigError(f"{key} = {path!r}: its `takes` must also have {_names(missing)}")
     if unknown := set(stage_class.gives) - carried:
@@ -230,7 +251,7 @@ def _carried(plan: Graph, of: Callable[[Link], bool]) -> set[type]:
 def _check_credits(config: Config, schedule: msgspec.Struct) -> None:
     """Every plan that is out must find room on the step cycle, or a step would be lost."""
     credits = _option(schedule, "credits", CREDITS) * len(_roles(schedule))
-    for name in ("execute", "sample"):
+    for name in step_cycle(config.graph)[1:]:
         if config.stages[name].inbox < credits:
             raise ConfigError(
                 f"{config.origin}: stages.{name}.inbox = {config.stages[name].inbox}: must be at least "
@@ -304,11 +325,6 @@ def _with_model_len(config: Config, stage_class: StageClass, stage: StageConfig)
     if config.model.max_model_len is None or "max_model_len" not in fields:
         return stage.options
     return {"max_model_len": config.model.max_model_len, **stage.options}
-
-
-def _data_source(plan: Graph, name: str) -> str:
-    """The stage whose data link leads to this one; empty: none does."""
-    return next((link.source for link in plan.links if link.target == name and link.lane is Lane.DATA), "")
 
 
 def _names(types: set[type]) -> str:

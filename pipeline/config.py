@@ -17,13 +17,15 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import msgspec
 from msgspec.structs import replace
 
+from pipeline import graph_rules
 from pipeline.checkpoint.reference import DEFAULT_REFERENCE, parse
+from pipeline.core.import_path import resolve
 from pipeline.errors import ConfigError, ModelError
-from pipeline.topology import WHOLE, Node, graph
+from pipeline.topology import WHOLE, Graph, Node
 
 DEFAULT_PATH = Path("config.toml")
 
-_TABLES = ("server", "model", "device", "trace", "metrics", "admin")
+_TABLES = ("server", "model", "device", "trace", "metrics", "admin", "topology")
 """Those of the file's top level, but for `stages`."""
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -86,6 +88,13 @@ class AdminConfig(Section, frozen=True):
     """0: any free one; None: the one after the door's, any free one where the door's is 0."""
 
 
+class TopologyConfig(Section, frozen=True):
+    """Which graph of stages runs."""
+
+    use: ImportPath | None = None
+    """A pipeline.topology.Graph; None: the default, pipeline.topology.WHOLE."""
+
+
 class StageConfig(Section, frozen=True):
     """One stage, with topology's defaults filled in. `options` is not checked yet."""
 
@@ -106,6 +115,11 @@ class Config(msgspec.Struct, frozen=True):
     trace: TraceConfig
     metrics: MetricsConfig
     admin: AdminConfig
+    topology: TopologyConfig
+    whole: Graph
+    """The one that topology names, and"""
+    graph: Graph
+    """without the optional stages that the file has no table for: what runs."""
     stages: dict[str, StageConfig]
 
 
@@ -132,6 +146,9 @@ def loads(text: str, origin: str) -> Config:
         raise ConfigError(f"{origin}: not valid TOML: {error}") from error
     _refuse_unknown(origin, "", root, (*_TABLES, "stages"))
     tables = {key: _table(origin, key, root.get(key, {})) for key in _TABLES}
+    topology = convert_options(origin, "topology", tables["topology"], TopologyConfig)
+    stages = _table(origin, "stages", root.get("stages", {}))
+    whole, graph = _graphs(origin, topology, stages)
     return Config(
         origin,
         convert_options(origin, "server", tables["server"], ServerConfig),
@@ -140,7 +157,10 @@ def loads(text: str, origin: str) -> Config:
         convert_options(origin, "trace", tables["trace"], TraceConfig),
         convert_options(origin, "metrics", tables["metrics"], MetricsConfig),
         convert_options(origin, "admin", tables["admin"], AdminConfig),
-        _stages(origin, _table(origin, "stages", root.get("stages", {}))),
+        topology,
+        whole,
+        graph,
+        {node.name: _stage(origin, graph, node, stages.get(node.name, {})) for node in graph.nodes},
     )
 
 
@@ -198,16 +218,21 @@ def _model(origin: str, table: Mapping[str, Any]) -> ModelConfig:
     return model
 
 
-def _stages(origin: str, tables: Mapping[str, Any]) -> dict[str, StageConfig]:
-    _refuse_unknown(origin, "stages", tables, WHOLE.names, what="stage")
-    return {node.name: _stage(origin, node, tables.get(node.name, {})) for node in graph(tables).nodes}
+def _graphs(origin: str, topology: TopologyConfig, stages: Mapping[str, Any]) -> tuple[Graph, Graph]:
+    """The one that is named, and what runs of it."""
+    whole, key = WHOLE, f"{origin}: topology.use"
+    if topology.use is not None:
+        whole = graph_rules.check(f"{key} = {topology.use!r}", resolve(key, topology.use))
+    _refuse_unknown(origin, "stages", stages, whole.names, what="stage")
+    graph = whole.chosen(stages)
+    return whole, graph_rules.check(f"{key}, without its optional stages", graph)
 
 
-def _stage(origin: str, node: Node, value: object) -> StageConfig:
+def _stage(origin: str, graph: Graph, node: Node, value: object) -> StageConfig:
     key = f"stages.{node.name}"
     table = _table(origin, key, value)
     if "workers" in table and node.workers is None:
-        pools = ", ".join(other.name for other in WHOLE.nodes if other.workers is not None)
+        pools = ", ".join(other.name for other in graph.nodes if other.workers is not None)
         raise _fault(
             origin, f"{key}.workers", table["workers"], f"only {pools} may have more than one worker"
         )

@@ -4,10 +4,14 @@ A link carries one message type from one stage to another. `data` links are boun
 stage they lead to; `control` links never wait (at most a few messages per live request or per credit).
 The only cycle, schedule -> execute -> sample -> schedule, is closed by credits: the scheduler has at most
 `credits` plans out, so no inbox on the cycle can be full.
+
+config.toml may name another Graph: one that is written out, or made of WHOLE by the methods of Graph, each of
+which gives a new one. What must hold for it to run is in pipeline.graph_rules.
 """
 
 from collections.abc import Collection
 from enum import StrEnum
+from math import inf
 from typing import NamedTuple
 
 from pipeline.messages import (
@@ -49,7 +53,16 @@ class Node(NamedTuple):
     workers: int | None = None
     """Default number of instances that share the inbox; None: this stage is never a pool."""
     is_optional: bool = False
-    """In the graph only where config.toml has its table. Without it, whoever sends to it sends on."""
+    """In the graph only where config.toml has its table; see Graph.without."""
+
+
+class When(NamedTuple):
+    """Messages in which a field lies in a range, its ends included."""
+
+    field: str
+    """A number of the message, such as "terms.priority"."""
+    at_least: float = -inf
+    at_most: float = inf
 
 
 class Link(NamedTuple):
@@ -57,6 +70,9 @@ class Link(NamedTuple):
     target: str
     carries: type
     lane: Lane = Lane.DATA
+    when: When | None = None
+    """Of links that carry one type from one stage to several: which messages take this one. The first that
+    fits takes a message; None: the one that takes all others."""
 
 
 class Graph(NamedTuple):
@@ -67,6 +83,56 @@ class Graph(NamedTuple):
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(node.name for node in self.nodes)
+
+    def with_node(self, node: Node, *, after: str) -> "Graph":
+        """With one more node, next in data order. Raises ValueError where there is no `after`."""
+        place = self._place(after) + 1
+        return self._replace(nodes=(*self.nodes[:place], node, *self.nodes[place:]))
+
+    def with_links(self, *links: Link) -> "Graph":
+        return self._replace(links=(*self.links, *links))
+
+    def between(self, source: str, target: str, node: Node) -> "Graph":
+        """With a node through which goes all data of `source` for `target`. What it gives besides needs
+        links of its own. Raises ValueError where no data link joins the two.
+        """
+        self._place(target)
+        links: list[Link] = []
+        for link in self.links:
+            if (link.source, link.target, link.lane) == (source, target, Lane.DATA):
+                links += [link._replace(target=node.name), link._replace(source=node.name, when=None)]
+            else:
+                links.append(link)
+        if len(links) == len(self.links):
+            raise ValueError(f"no data link leads from {source} to {target}")
+        return self.with_node(node, after=source)._replace(links=tuple(links))
+
+    def without(self, name: str) -> "Graph":
+        """Without a node: whoever sent to it sends to where it would have sent the same on, and the links for
+        what it would not have sent on go with it. Raises ValueError where there is no such node.
+        """
+        self._place(name)
+        onward = {link.carries: link.target for link in self.links if link.source == name}
+        links: list[Link] = []
+        for link in self.links:
+            if link.target == name and link.carries in onward:
+                links.append(link._replace(target=onward[link.carries]))
+            elif name not in (link.source, link.target):
+                links.append(link)
+        return Graph(tuple(node for node in self.nodes if node.name != name), tuple(links))
+
+    def chosen(self, names: Collection[str]) -> "Graph":
+        """Without the optional nodes that are not named."""
+        graph = self
+        for node in self.nodes:
+            if node.is_optional and node.name not in names:
+                graph = graph.without(node.name)
+        return graph
+
+    def _place(self, name: str) -> int:
+        if name not in self.names:
+            raise ValueError(f"there is no node {name!r}; there are {', '.join(self.names)}")
+        return self.names.index(name)
 
 
 CREDITS = 2
@@ -114,24 +180,5 @@ WHOLE = Graph(_ALL_NODES, _ALL_LINKS)
 """With every stage that there can be."""
 
 
-def graph(names: Collection[str]) -> Graph:
-    """The whole graph without the optional stages that are not named."""
-    absent = [node.name for node in WHOLE.nodes if node.is_optional and node.name not in names]
-    links = list(WHOLE.links)
-    for name in absent:
-        links = _without(links, name)
-    return Graph(tuple(node for node in WHOLE.nodes if node.name not in absent), tuple(links))
-
-
-def _without(links: list[Link], name: str) -> list[Link]:
-    """Whoever sent to it sends to where it would have sent the same on."""
-    onward = {link.carries: link.target for link in links if link.source == name}
-    return [
-        link._replace(target=onward[link.carries]) if link.target == name else link
-        for link in links
-        if link.source != name
-    ]
-
-
-NODES, LINKS = graph(())
+NODES, LINKS = WHOLE.chosen(())
 """The default graph."""

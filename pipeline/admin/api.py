@@ -20,7 +20,6 @@ from pipeline.stages.ingress.about import window_s
 from pipeline.stages.ingress.replies import json_bytes
 from pipeline.telemetry import CONTENT_TYPE, Evidence
 from pipeline.telemetry.perfetto import Recorded, chrome_trace
-from pipeline.topology import graph
 
 MAX_PAGES = 32
 """That are open at the same time."""
@@ -108,7 +107,7 @@ class Api:
         return _event(b"snapshot", _encode(self._live.tick()))
 
     def _about(self, request: web.Request) -> About:
-        plan = graph(self._pipeline.inboxes)
+        plan = self._pipeline.graph
         return About(
             stages=plan.names,
             links=tuple(map(link_view, plan.links)),

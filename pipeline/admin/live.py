@@ -10,7 +10,6 @@ from pipeline.admin.snapshot import Work
 from pipeline.admin.views import Backlog, Snapshot
 from pipeline.assemble import Pipeline
 from pipeline.telemetry import Occupancy, Sample, StepRecord
-from pipeline.topology import NODES
 
 TICK_S = 0.5
 WINDOW_TICKS = 4
@@ -45,7 +44,7 @@ class Live:
 
     @property
     def state(self) -> str:
-        if self._pipeline.inboxes[NODES[0].name].is_closed:
+        if self._pipeline.inboxes[self._pipeline.graph.names[0]].is_closed:
             return "draining"
         return "ready" if self.is_ready else "starting"
 

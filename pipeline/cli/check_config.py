@@ -10,12 +10,20 @@ from rich.table import Table
 
 from pipeline.assemble import Blueprint, check, device_options
 from pipeline.cli import Commands
+from pipeline.cli.graph_text import as_mermaid, as_text
 from pipeline.config import load
 
 
 def register(commands: Commands) -> None:
     parser = commands.add_parser("check-config", help="check config.toml and show what would run")
     parser.add_argument("--config", type=Path, metavar="FILE", help="default: ./config.toml if there is one")
+    parser.add_argument(
+        "--graph",
+        nargs="?",
+        const="text",
+        choices=("text", "mermaid"),
+        help="draw the stages and links that would run instead, as text or for Mermaid",
+    )
     parser.set_defaults(run=run)
 
 
@@ -23,6 +31,10 @@ def run(args: argparse.Namespace) -> int:
     """Load the classes, convert their options, print both. Raises ConfigError for the first fault."""
     config = load(args.config)
     blueprint = check(config)
+    if args.graph:
+        graph = blueprint.graph
+        print(as_mermaid(graph) if args.graph == "mermaid" else as_text(graph, config.stages))
+        return 0
     console = Console()
     console.print(_stages(blueprint))
     console.print(f"model:  {config.model.reference}", markup=False, highlight=False, soft_wrap=True)

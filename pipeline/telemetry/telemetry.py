@@ -80,12 +80,12 @@ class Telemetry:
     # What the composition root says ---------------------------------------------------------
 
     def watch_stage(
-        self, name: str, inbox: Inbox[object], services: Sequence[Service], source: str = ""
+        self, name: str, inbox: Inbox[object], services: Sequence[Service], sources: Sequence[str] = ()
     ) -> None:
-        """Show a stage's inbox and service time; `services` has one entry per pool instance. `source` is the
-        stage whose data link leads to it.
+        """Show a stage's inbox and service time; `services` has one entry per pool instance. `sources` are
+        the stages whose data links lead to it.
         """
-        self._stages.stages[name] = WatchedStage(inbox, services, source)
+        self._stages.stages[name] = WatchedStage(inbox, services, sources)
 
     def show(self, families: Callable[[], Iterable[Family]]) -> None:
         """Show more metrics: called by every scrape."""

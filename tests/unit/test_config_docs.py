@@ -16,6 +16,7 @@ from pipeline.config import (
     MetricsConfig,
     ModelConfig,
     ServerConfig,
+    TopologyConfig,
     TraceConfig,
     load,
     loads,
@@ -40,6 +41,7 @@ def tables() -> dict[str, type[msgspec.Struct]]:
         "trace": TraceConfig,
         "metrics": MetricsConfig,
         "admin": AdminConfig,
+        "topology": TopologyConfig,
         **{f"stages.{name}.options": type(struct) for name, struct in options.items()},
     }
 
@@ -97,7 +99,7 @@ def test_config_toml_has_every_setting_with_its_default() -> None:
     shown = leaves(tomllib.loads(absent()))
     given = leaves(tomllib.loads(FILE.read_text("utf-8")))
     for table, keys in fields().items():
-        assert {key: given[table].get(key, NOT_SET) for key in shown[table]} == keys
+        assert {key: given.get(table, {}).get(key, NOT_SET) for key in shown[table]} == keys
 
 
 def converted(config: Config) -> tuple[Config, Any, Any]:

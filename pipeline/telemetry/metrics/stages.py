@@ -36,8 +36,8 @@ class WatchedStage(NamedTuple):
 
     inbox: Inbox[object]
     services: Sequence[Service]
-    source: str
-    """Whose data link leads here; empty: nobody's."""
+    sources: Sequence[str]
+    """Whose data links lead here."""
 
 
 class StageMetrics:
@@ -55,7 +55,9 @@ class StageMetrics:
 
     def _links(self, stats: dict[str, InboxStats]) -> Iterable[Family]:
         links = {
-            f"{stage.source}->{name}": stats[name] for name, stage in self.stages.items() if stage.source
+            f"{'+'.join(stage.sources)}->{name}": stats[name]
+            for name, stage in self.stages.items()
+            if stage.sources
         }
         for name, kind, text, read in LINK_METRICS:
             family = Family(f"stageline_link_{name}", kind, text)

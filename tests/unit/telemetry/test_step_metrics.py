@@ -58,7 +58,7 @@ def test_steps_are_told_by_device_gap_and_content() -> None:
 def test_a_link_is_the_data_lane_of_the_stage_it_leads_to() -> None:
     telemetry, clock = Telemetry(), ManualClock()
     inbox: Inbox[int] = Inbox(1, clock)
-    telemetry.watch_stage("detokenize", inbox, [Service(), Service()], "schedule")
+    telemetry.watch_stage("detokenize", inbox, [Service(), Service()], ("schedule",))
     assert inbox.offer(1) and not inbox.offer(2)
     inbox.post(3)
     seen, link = values(telemetry), "schedule->detokenize"
