@@ -6,6 +6,7 @@
   - RequestError        about one request; becomes its answer, the others go on
   - InboxClosed         sending to a stage that is draining or stopped
   - StageCrashed        an unhandled error in a stage; ends the pipeline
+  - SwapRefused         a stage that runs is not replaced; it is as it was
 """
 
 
@@ -55,3 +56,7 @@ class InboxClosed(StagelineError):
 
 class StageCrashed(StagelineError):
     """A stage failed; its state is lost. The cause is chained."""
+
+
+class SwapRefused(StagelineError):
+    """A stage of a running server is not replaced, and serves as before. Says why."""

@@ -22,22 +22,29 @@ class Hold:
 
     def __init__(self) -> None:
         self.is_on = False
+        self._is_sealed = False
         self._kept: deque[_Kept] = deque()
 
     def begin(self) -> None:
         """From now on all is kept."""
         self.is_on = True
 
+    def seal(self) -> None:
+        """From now on nothing is done, whoever asks: the stage has been given up."""
+        self.is_on = self._is_sealed = True
+        self._kept.clear()
+
     def call(self, function: Callable[..., object], *args: object) -> None:
         """Call it now, or on commit."""
-        if self.is_on:
-            self._kept.append(_Kept(function, args))
-        else:
+        if not self.is_on:
             function(*args)
+        elif not self._is_sealed:
+            self._kept.append(_Kept(function, args))
 
     def keep_sending(self, inbox: Inbox[Any], message: object) -> None:
         """Send it on commit. Only while `is_on`."""
-        self._kept.append(_Kept(inbox.send, (message,), waits=True))
+        if not self._is_sealed:
+            self._kept.append(_Kept(inbox.send, (message,), waits=True))
 
     def num_kept(self, function: Callable[..., object]) -> int:
         """Calls of it that are kept."""

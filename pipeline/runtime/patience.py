@@ -18,10 +18,19 @@ class Blocked(TimeoutError):
     """It held the loop for too long."""
 
 
-async def within(seconds: float, work: Coroutine[Any, Any, None]) -> None:
-    """Run `work` to its end. Raises TimeoutError: it waited for longer; Blocked: it computed for longer."""
-    async with asyncio.timeout(seconds):
-        await (_Watched(work, seconds) if _can_interrupt() else work)
+async def within(seconds: float, work: Coroutine[Any, Any, None], computing_s: float | None = None) -> None:
+    """Run `work` to its end. Raises TimeoutError: it took longer; Blocked: it held the loop for longer.
+
+    Args:
+        computing_s: how long it may hold the loop at a stretch; None: as long as it may take.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            await (_Watched(work, computing_s or seconds) if _can_interrupt() else work)
+    except Blocked:
+        raise
+    except TimeoutError as error:
+        raise TimeoutError(str(error) or f"it took longer than {seconds:g} s") from error
 
 
 def _can_interrupt() -> bool:

@@ -42,6 +42,8 @@ class Crew:
         """Changed in place when others take over."""
         self.tasks: dict[int, asyncio.Task[None]] = {}
         """Of the seats whose stage runs."""
+        self.works: set[asyncio.Task[Any]] = set()
+        """What is done for the crew beside its stages."""
         self._group: asyncio.TaskGroup
 
     @property
@@ -70,8 +72,11 @@ class Crew:
         task.add_done_callback(lambda _: self.tasks.pop(seat))
 
     def beside(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
-        """Let this be done for the crew; the pipeline does not end before it. It must not raise."""
-        return self._group.create_task(work, name=f"beside {self.name}")
+        """Let this be done for the crew, until the drain has ended at most. It must not raise."""
+        task = self._group.create_task(work, name=f"beside {self.name}")
+        self.works.add(task)
+        task.add_done_callback(self.works.discard)
+        return task
 
     async def ended(self) -> None:
         """Until none of them runs, those that begin meanwhile included."""
@@ -92,6 +97,8 @@ class Supervisor:
         self.crews = [Crew(pool) for pool in pools]
         self.changing = asyncio.Lock()
         """Held while a stage is handed over, and by the drain: neither begins within the other."""
+        self.swapping = asyncio.Lock()
+        """Held from the start of a stage that is to take over to the end of its trial."""
         self._companions = companions
         self._drain_timeout_s = drain_timeout_s
         self._log = log
@@ -146,6 +153,10 @@ class Supervisor:
             for crew in self.crews:
                 for task in crew.tasks.values():
                     task.cancel()
+        finally:
+            for crew in self.crews:
+                for work in crew.works:
+                    work.cancel()
 
     async def _stop(self, part: AnyStage | Companion, name: str) -> None:
         try:
