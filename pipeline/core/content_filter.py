@@ -76,14 +76,16 @@ class ContentFilter:
     Args:
         rules: None: only characters are cleaned.
         cleans: characters that nobody sees are left out, before rules look.
+        before, held: of another one of the same text, which may have had other rules: what it held back is
+            judged by these, as if it came next; what has left is not looked at again.
     """
 
-    def __init__(self, rules: Rules | None, *, cleans: bool) -> None:
+    def __init__(self, rules: Rules | None, *, cleans: bool, before: str = "", held: str = "") -> None:
         self._rules = rules
         self._cleans = cleans
-        self._text = ""
+        self._text = before + (held.translate(_CLEANED) if cleans else held)
         """One character that has left, for word boundaries, then what is held back."""
-        self._at = 0
+        self._at = len(before)
         """Where that begins."""
         self.stopped_by: Rule | None = None
 
@@ -91,18 +93,33 @@ class ContentFilter:
     def has_rules(self) -> bool:
         return self._rules is not None
 
+    @property
+    def before(self) -> str:
+        """The last character that has left."""
+        return self._text[: self._at]
+
+    @property
+    def held(self) -> str:
+        """What a match may begin with."""
+        return self._text[self._at :]
+
     def push(self, text: str) -> str:
         """What may leave of the text so far. Nothing once a rule has stopped it."""
         if self._cleans and text:
             text = text.translate(_CLEANED)
-        if self._rules is None:
-            return text
         self._text += text
-        return self._take(self._rules, is_last=False)
+        return self._let_go() if self._rules is None else self._take(self._rules, is_last=False)
 
     def flush(self) -> str:
         """The text has ended."""
-        return "" if self._rules is None else self._take(self._rules, is_last=True)
+        return self._let_go() if self._rules is None else self._take(self._rules, is_last=True)
+
+    def _let_go(self) -> str:
+        """All of it: there is no rule."""
+        out = self._text[self._at :]
+        self._text = self._text[-1:]
+        self._at = len(self._text)
+        return out
 
     def _take(self, rules: Rules, *, is_last: bool) -> str:
         out: list[str] = []

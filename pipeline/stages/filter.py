@@ -6,12 +6,13 @@ the answer is streamed or not.
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from pipeline.core.content_filter import ContentFilter, Rule, Rules
+from pipeline.core.text_state import FilteredText, FilterState
 from pipeline.errors import ConfigError
 from pipeline.messages import Cancel, FinishReason, SpelledLogprobs, Started, TextBatch
 from pipeline.runtime.equivalence import BY_REQUEST
@@ -48,8 +49,16 @@ class FilterOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where two match at the same place, the first wins."""
 
 
+class _Live(NamedTuple):
+    tenant: str
+    content: ContentFilter
+
+
 class Filter(Stage[TextBatch, FilterOptions]):
-    """Owns the held-back text of every live request that has rules.
+    """Owns the held-back text of every live request.
+
+    One that takes over with other rules judges by them what is held back and what comes; a match that had
+    begun by the old ones is one only if the new ones say so.
 
     Logprobs would tell the tokens of what was removed, so a request with rules gets none.
     """
@@ -57,33 +66,49 @@ class Filter(Stage[TextBatch, FilterOptions]):
     Options = FilterOptions
     takes = (TextBatch,)
     gives = (TextBatch, Cancel)
+    State = FilterState
+    is_revocable = True
     equivalence = BY_REQUEST
 
     def __init__(self, ctx: StageContext, options: FilterOptions) -> None:
         super().__init__(ctx, options)
         self._by_tenant = _rules_by_tenant(options.rules)
-        self._filters: dict[int, ContentFilter] = {}
+        self._live: dict[int, _Live] = {}
         self._stopped: set[int] = set()
         """Ended here; their terminal row from the scheduler is still to come, and goes no further."""
 
     @property
     def num_live(self) -> int:
         """Requests with state here; 0 when idle."""
-        return len(self._filters) + len(self._stopped)
+        return len(self._live) + len(self._stopped)
+
+    def export_state(self) -> FilterState:
+        texts = [
+            FilteredText(request_id, live.tenant, live.content.before, live.content.held)
+            for request_id, live in self._live.items()
+        ]
+        return FilterState(texts, list(self._stopped))
+
+    def import_state(self, state: FilterState) -> None:
+        self._live = {text.request_id: self._taken_up(text) for text in state.texts}
+        self._stopped = set(state.stopped)
 
     async def handle(self, batch: Sequence[TextBatch]) -> None:
         texts = self.ctx.outlet(TextBatch)
         for step in batch:
             for started in step.started:
                 self._begin(started)
-            if self._filters or self._stopped:
+            if self._live or self._stopped:
                 step = self._filtered(step)
             await texts.send(step)
 
     def _begin(self, started: Started) -> None:
-        rules = self._by_tenant.get(started.tenant, self._by_tenant[""])
-        if rules is not None or self.options.clean:
-            self._filters[started.request_id] = ContentFilter(rules, cleans=self.options.clean)
+        self._live[started.request_id] = self._taken_up(FilteredText(started.request_id, started.tenant))
+
+    def _taken_up(self, text: FilteredText) -> _Live:
+        rules = self._by_tenant.get(text.tenant, self._by_tenant[""])
+        content = ContentFilter(rules, cleans=self.options.clean, before=text.before, held=text.held)
+        return _Live(text.tenant, content)
 
     def _filtered(self, step: TextBatch) -> TextBatch:
         logprobs = self._left_of(step.logprobs)
@@ -115,17 +140,18 @@ class Filter(Stage[TextBatch, FilterOptions]):
 
     def _pass(self, request_id: int, text: str, finish: int) -> tuple[str, int]:
         """A row's text and ending, as they leave."""
-        content = self._filters.get(request_id)
-        if content is None:
+        live = self._live.get(request_id)
+        if live is None:
             return text, finish
+        content = live.content
         text = content.push(text)
         if finish:
             text += content.flush()
-            del self._filters[request_id]
+            del self._live[request_id]
             return text, FILTERED if content.stopped_by else finish
         if content.stopped_by is None:
             return text, finish
-        del self._filters[request_id]
+        del self._live[request_id]
         self._stopped.add(request_id)
         self.ctx.outlet(Cancel).post(Cancel(request_id, FinishReason.CANCELLED))
         return text, FILTERED
@@ -142,8 +168,8 @@ class Filter(Stage[TextBatch, FilterOptions]):
         return SpelledLogprobs([row[0] for row in kept], [row[1] for row in kept])
 
     def _has_rules(self, request_id: int) -> bool:
-        content = self._filters.get(request_id)
-        return request_id in self._stopped or (content is not None and content.has_rules)
+        live = self._live.get(request_id)
+        return request_id in self._stopped or (live is not None and live.content.has_rules)
 
 
 def _rules_by_tenant(rules: Sequence[FilterRule]) -> dict[str, Rules | None]:

@@ -28,7 +28,6 @@ from pipeline.stages.ingress.site import Site, is_loopback, tls_context
 from pipeline.stages.ingress.timeline import TimelineDoor
 from pipeline.stages.ingress.tokens import TokenDoor
 from pipeline.stages.ingress.websocket import WebsocketDoor
-from pipeline.telemetry import Telemetry
 
 SHUTTING_DOWN = RequestError(
     "The server shut down before the answer was complete.", status=503, code="shutting_down"
@@ -38,7 +37,10 @@ _GOODBYE_S = 1.0
 
 
 class Ingress(Stage[Never, IngressOptions]):
-    """Drains when its inbox is closed: new requests and /ready get 503, open streams go on until stop()."""
+    """Drains when its inbox is closed: new requests and /ready get 503, open streams go on until stop().
+
+    It has no State: it holds connections, which only the handlers that serve them can go on with.
+    """
 
     Options = IngressOptions
     takes = ()
@@ -75,7 +77,6 @@ class Ingress(Stage[Never, IngressOptions]):
     async def start(self) -> None:
         """Open the port. Raises ConfigError if it cannot be opened."""
         options = self.options
-        self.ctx.resource(Telemetry).watch(self._gauges)
         protocol_options = self._protocol_options()
         self._runner = web.AppRunner(
             self._application(),
@@ -169,7 +170,7 @@ class Ingress(Stage[Never, IngressOptions]):
         app.router.add_get("/", about.index)
         return app
 
-    def _gauges(self) -> dict[str, float]:
+    def gauges(self) -> dict[str, float]:
         return {
             "live_requests": self.num_live,
             "open_sockets": len(self._websocket.sockets),
