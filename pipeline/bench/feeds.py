@@ -57,8 +57,11 @@ class Requests(Feed):
         self._are_answered = asyncio.Event()
 
     async def send(self, stand: Stand, num_messages: int) -> None:
+        num_left = self._load.num_sequences - self.num_rows
+        if not num_left:
+            return
         self._are_answered.clear()
-        for _ in range(num_messages):
+        for _ in range(min(num_messages, num_left)):
             self.num_rows += 1
             await stand.inbox.send(generate_request(self._load, self.num_rows, perf_counter_ns()))
         await self._are_answered.wait()
