@@ -24,6 +24,7 @@ from pipeline.runtime.stage import StageContext
 from pipeline.runtime.supervisor import AnyStage
 from pipeline.runtime.trace import Point, Trace
 from pipeline.telemetry import Telemetry
+from pipeline.wiring import outlets
 
 _TRACE_POINTS = 1 << 20
 _SINK_BOUND = 64
@@ -117,7 +118,7 @@ def build_stand(
             StageContext(
                 f"{name}.{number}",  # a name of its own, to tell the instances' trace points apart
                 inbox,
-                {link.carries: targets[link.target] for link in links},
+                outlets(blueprint.graph, name, targets),
                 resources,
                 trace,
                 structlog.get_logger(),
