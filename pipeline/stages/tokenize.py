@@ -53,7 +53,10 @@ class TokenizeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Tokenize(Stage[GenerateRequest | TokenCall, TokenizeOptions]):
-    """Answers every request with exactly one message; what is wrong with one never touches another."""
+    """Answers every request with exactly one message; what is wrong with one never touches another.
+
+    One that encodes elsewhere overrides start(), stop(), encode() and answer().
+    """
 
     Options = TokenizeOptions
     takes = (GenerateRequest, TokenCall)
@@ -71,6 +74,14 @@ class Tokenize(Stage[GenerateRequest | TokenCall, TokenizeOptions]):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=self.ctx.name)
         card = self.ctx.resource(ModelCard)
         self._encoder = await self._in_thread(lambda: BatchEncoder(card, self.options))
+
+    async def encode(self, requests: Sequence[GenerateRequest]) -> list["Encoded | Exception"]:
+        """See BatchEncoder."""
+        return await self._in_thread(lambda: self._encoder.encode(requests))
+
+    async def answer(self, call: TokenCall) -> list[int] | str | Exception:
+        """See BatchEncoder; what that raises is returned."""
+        return await self._in_thread(lambda: attempt(self._encoder.answer, call))
 
     async def stop(self) -> None:
         thread, self._thread = self._thread, None
@@ -90,7 +101,7 @@ class Tokenize(Stage[GenerateRequest | TokenCall, TokenizeOptions]):
 
     async def _encode(self, batch: Sequence[GenerateRequest]) -> None:
         taken_ns = self.ctx.clock()
-        outcomes = await self._in_thread(lambda: self._encoder.encode(batch))
+        outcomes = await self.encode(batch)
         for request, outcome in zip(batch, outcomes, strict=True):
             if isinstance(outcome, Exception):
                 self._reject(request.request_id, outcome)
@@ -114,7 +125,7 @@ class Tokenize(Stage[GenerateRequest | TokenCall, TokenizeOptions]):
         await self.ctx.outlet(TokenizedRequest).send(message)
 
     async def _answer(self, call: TokenCall) -> None:
-        outcome = await self._in_thread(lambda: _attempt(self._encoder.answer, call))
+        outcome = await self.answer(call)
         if isinstance(outcome, Exception):
             self.ctx.do(call.reply.error, self._told(outcome, None))
         else:
@@ -168,12 +179,12 @@ class BatchEncoder:
 
     def encode(self, requests: Sequence[GenerateRequest]) -> list[Encoded | Exception]:
         """One outcome per request: what is sent on, or why the request is refused."""
-        prompts: list[Prompt] = [_attempt(self._read, request) for request in requests]
+        prompts: list[Prompt] = [attempt(self._read, request) for request in requests]
         for is_chat in (False, True):
             indices = [i for i, request in enumerate(requests) if (request.chat is not None) == is_chat]
             self._encode_texts(prompts, indices, is_chat)
         return [
-            prompt if isinstance(prompt, Exception) else _attempt(self._admit, request, prompt)
+            prompt if isinstance(prompt, Exception) else attempt(self._admit, request, prompt)
             for request, prompt in zip(requests, prompts, strict=True)
         ]
 
@@ -228,10 +239,10 @@ class BatchEncoder:
         if not texts:
             return
         encode = partial(self._encoder.encode, is_rendered=is_rendered)
-        encodings = _attempt(encode, list(texts.values()))
+        encodings = attempt(encode, list(texts.values()))
         if isinstance(encodings, Exception):  # find out whose fault it is
             for i, text in texts.items():
-                single = _attempt(encode, [text])
+                single = attempt(encode, [text])
                 prompts[i] = single if isinstance(single, Exception) else single[0]
         else:
             for i, encoding in zip(texts, encodings, strict=True):
@@ -290,7 +301,8 @@ def _check_bytes(texts: Sequence[str], limit: int, param: str) -> None:
         )
 
 
-def _attempt(work: Callable[..., R], *args: object) -> R | Exception:
+def attempt(work: Callable[..., R], *args: object) -> R | Exception:
+    """What it returns, or raises. Only in a thread or a process that computes, where nobody is cancelled."""
     try:
         return work(*args)
     except Exception as error:
