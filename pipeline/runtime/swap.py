@@ -263,7 +263,7 @@ class _Swap:
         return num_batches >= bounds.trial_batches or seconds >= bounds.max_trial_s
 
 
-def reason_of(error: Exception) -> str:
+def reason_of(error: BaseException) -> str:
     """In words, whatever was raised."""
     if isinstance(error, SwapRefused | TimeoutError) and str(error):
         return str(error)
