@@ -230,7 +230,7 @@ def _stage_class(config: Config, plan: Graph, name: str) -> StageClass:
         raise ConfigError(f"{key} = {path!r}: leaves abstract methods: {_abstract(stage_class)}")
     if stage_class.api != STAGE_API:
         raise ConfigError(
-            f"{key} = {path!r}: was written for version {stage_class.api!r} of the stage API, and this server "
+            f"{key} = {path!r}: was written for version {stage_class.api!r} of the stage API; this server "
             f"has version {STAGE_API}: docs/stages.md says what has changed"
         )
     sent = _carried(plan, lambda link: link.target == name)
