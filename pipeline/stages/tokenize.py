@@ -20,11 +20,13 @@ from pipeline.checkpoint.card import ModelCard
 from pipeline.core.admission import fit, fit_whole, num_kept
 from pipeline.core.chat import ChatTemplate, check_messages
 from pipeline.core.completed_sampling import complete
+from pipeline.core.image_tokens import check_read, with_images
 from pipeline.core.prompts import PromptEncoder
 from pipeline.errors import ConfigError, RequestError
 from pipeline.messages import (
     ChatMessage,
     GenerateRequest,
+    PromptImage,
     Rejected,
     SamplingParams,
     TokenCall,
@@ -118,9 +120,14 @@ class Tokenize(Stage[GenerateRequest | TokenCall, TokenizeOptions]):
             encoded.sampling,
             request.arrived_ns,
             now_ns,
-            (request.sent_ns - request.arrived_ns, taken_ns - request.sent_ns, now_ns - taken_ns),
+            (
+                request.sent_ns - request.arrived_ns,
+                taken_ns - request.sent_ns - request.images_ns,
+                now_ns - taken_ns + request.images_ns,
+            ),
             request.terms,
             request.pooling,
+            encoded.images,
         )
         await self.ctx.outlet(TokenizedRequest).send(message)
 
@@ -155,6 +162,8 @@ class Encoded(NamedTuple):
     token_ids: list[int]
     sampling: SamplingParams
     """The request's, with what tokenize fills in."""
+    images: tuple[PromptImage, ...] = ()
+    """With their places among the token ids."""
 
 
 class BatchEncoder:
@@ -175,7 +184,8 @@ class BatchEncoder:
                 f"for at most {card.architecture.max_position}"
             )
         self._encoder = PromptEncoder(card.new_tokenizer())
-        self._template = _template(card, options.max_rendered_chars)
+        self._vision = card.architecture.vision
+        self._template = _template(card, options.max_rendered_chars, self._image_marker())
 
     def encode(self, requests: Sequence[GenerateRequest]) -> list[Encoded | Exception]:
         """One outcome per request: what is sent on, or why the request is refused."""
@@ -201,6 +211,7 @@ class BatchEncoder:
     def _read(self, request: GenerateRequest) -> str | list[int]:
         """The request's text, checked and with the template applied, or its token ids."""
         if request.chat is not None:
+            check_read(request)
             return self._read_chat(request.chat, request.tools)
         if isinstance(request.prompt, str):
             return self._read_prompt(request.prompt)
@@ -248,11 +259,15 @@ class BatchEncoder:
             for i, encoding in zip(texts, encodings, strict=True):
                 prompts[i] = encoding
 
+    def _image_marker(self) -> str:
+        return self._encoder.decode([self._vision.image_token_id]) if self._vision else ""
+
     def _admit(self, request: GenerateRequest, prompt: Encoding | list[int]) -> Encoded:
         if request.pooling:
             return self._admit_whole(request, prompt)
         is_chat, sampling = request.chat is not None, request.sampling
-        num_tokens = num_kept(len(prompt), sampling, self._max_model_len)
+        more = self._vision.num_tokens - 1 if self._vision else 0  # each image has its marker already
+        num_tokens = num_kept(len(prompt) + len(request.images) * more, sampling, self._max_model_len)
         max_tokens = fit(  # first, for the ids of a text that is far too long would take a while to make
             num_tokens,
             sampling.max_tokens,
@@ -263,6 +278,10 @@ class BatchEncoder:
         if isinstance(prompt, Encoding):
             prompt = self._encoder.ids_of(prompt, is_rendered=is_chat)
         filled = complete(sampling, max_tokens, self._eos_ids, self._encoder)
+        if self._vision and request.images:
+            vision = self._vision
+            prompt, images = with_images(prompt, request.images, vision.image_token_id, vision.num_tokens)
+            return Encoded(prompt, filled, images)
         return Encoded(prompt[len(prompt) - num_tokens :], filled)
 
     def _admit_whole(self, request: GenerateRequest, prompt: Encoding | list[int]) -> Encoded:
@@ -275,12 +294,12 @@ class BatchEncoder:
         return Encoded(prompt[len(prompt) - num_tokens :], sampling)
 
 
-def _template(card: ModelCard, max_chars: int) -> ChatTemplate | None:
+def _template(card: ModelCard, max_chars: int, image_marker: str) -> ChatTemplate | None:
     if card.chat_template is None:
         return None
     tokens = {"bos_token": card.bos_token, "eos_token": card.eos_token}
     variables = {name: token for name, token in tokens.items() if token is not None}
-    return ChatTemplate(card.chat_template, variables, time.strftime, max_chars)
+    return ChatTemplate(card.chat_template, variables, time.strftime, max_chars, image_marker)
 
 
 def _check_bytes(texts: Sequence[str], limit: int, param: str) -> None:
