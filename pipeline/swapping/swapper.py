@@ -84,6 +84,8 @@ class Swapper:
 
     async def _try(self, crew: Crew, order: Order) -> Swapped:
         name, config = crew.name, self.config_with(crew.name, order)
+        if why_not := self._view(name).why_not:
+            raise SwapRefused(why_not)
         if self._rehearses:
             card = self._pipeline.contexts[name].resource(ModelCard)
             await rehearse(self._config, name, order.use, config.stages[name].options, card)
@@ -125,7 +127,7 @@ class Swapper:
 
     def _view(self, name: str) -> StageView:
         stage, config = self._crew(name).stages[0], self._config.stages[name]
-        why_not = "" if stage.State is not None else "it has no State: what it knows would be lost"
+        why_not = "" if stage.State is not None else f"{name} has no State: what it knows would be lost"
         return StageView(name, config.use, config.options, config.workers, class_path(stage.State), why_not)
 
     # What is seen of it ---------------------------------------------------------------------
