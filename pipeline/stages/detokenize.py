@@ -98,7 +98,7 @@ class Detokenize(Stage[TokenBatch, NoOptions]):
         )
 
     def export_state(self) -> DetokenizeState:
-        return DetokenizeState([sequence.state for sequence in self._sequences.values()])
+        return DetokenizeState(tuple(sequence.state for sequence in self._sequences.values()))
 
     def import_state(self, state: DetokenizeState) -> None:
         self._sequences = {text.started.request_id: _Sequence(self._vocabulary, text) for text in state.texts}
