@@ -1,8 +1,8 @@
 """What the stages of the text side know between two batches, in words that any implementation can take up.
 
 One stage tells these to whoever takes its place: detokenize `DetokenizeState`, filter `FilterState`, stream
-`StreamState`. They are values: nothing in them changes after they were told, but for what an Answer is. Where no request is
-live, each is what it is without arguments.
+`StreamState`. They are values: nothing in them changes after they were told, but for what an Answer is. Where
+no request is live, each is what it is without arguments.
 """
 
 import msgspec
