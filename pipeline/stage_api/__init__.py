@@ -9,7 +9,6 @@ without notice.
 from pipeline.checkpoint.card import ModelCard
 from pipeline.errors import ConfigError, RequestError, StagelineError
 from pipeline.runtime.equivalence import BY_REQUEST, MESSAGES, Equivalence, Fact, Key
-from pipeline.runtime.hold import Hold
 from pipeline.runtime.inbox import ALL, Inbox
 from pipeline.runtime.stage import STAGE_API, NoOptions, NoState, Outlet, Stage, StageContext
 
@@ -21,7 +20,6 @@ __all__ = [
     "ConfigError",
     "Equivalence",
     "Fact",
-    "Hold",
     "Inbox",
     "Key",
     "ModelCard",
