@@ -139,7 +139,7 @@ class Detokenize(Stage[TokenBatch, NoOptions]):
                         finish = self._stop(request_id)
             request_ids.append(request_id)
             texts.append(text)
-            num_tokens.append(token_id != NO_TOKEN)
+            num_tokens.append(1 if token_id != NO_TOKEN else 0)
             finish_reasons.append(finish)
         return TextBatch(
             step.step_id,
