@@ -21,6 +21,10 @@ class _Late(Stage[Any, NoOptions]):
             await self.ctx.outlet(type(message)).send(message)
 
 
+class SilentDoor(_Late):
+    takes = gives = ()
+
+
 class LatePrompt(_Late):
     takes = gives = (GenerateRequest, TokenCall)
 
