@@ -165,11 +165,8 @@ def _status(result: Result, max_ratio: float | None) -> int:
 
 def _room(recording: Recording | None, num_rows: int) -> DeviceReady:
     """A fake device's."""
-    plans = (
-        [each.message for each in recording.entries if isinstance(each.message, StepPlan)]
-        if recording
-        else []
-    )
+    entries = recording.entries if recording else []
+    plans = [each.message for each in entries if isinstance(each.message, StepPlan)]
     return replace(capacity_of(plans), block_size=16) if plans else room_for(num_rows)
 
 
@@ -197,9 +194,7 @@ def busy_note() -> str:
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
     if load < BUSY_LOAD * cores:
         return ""
-    return (
-        f"The machine was busy before this began (load {load:.1f} on {cores} cores): the interval is wider."
-    )
+    return f"The machine was busy before this began: load {load:.1f} on {cores} cores."
 
 
 def _option(text: str) -> tuple[str, object]:

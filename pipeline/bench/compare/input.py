@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from pipeline.bench.feeds import feed_for
 from pipeline.bench.replay import Pace, replay_feed
+from pipeline.bench.replay.device import DeviceReplay
 from pipeline.bench.samples import STOP, Load
 from pipeline.bench.stand import Feed
 from pipeline.errors import StagelineError
@@ -23,6 +24,8 @@ class Input:
     timed: Callable[[], Feed]
     num_messages: int | None = None
     """That there are to be timed; None: as many as are asked for."""
+    is_one_piece: bool = False
+    """Each round begins at the beginning: how far a part of it goes is for the stage to say."""
 
     def part(self, num_messages: int, parts: int) -> int:
         """So many, or as many as there are for each of the parts. StagelineError if there are none."""
@@ -51,4 +54,5 @@ def of_recording(stage: str, graph: Graph, recording: Recording) -> Input:
     def feed() -> Feed:
         return replay_feed(recording, stage, graph, Pace(None))
 
-    return Input(feed, feed, replay_feed(recording, stage, graph, Pace(None)).num_messages)
+    first = replay_feed(recording, stage, graph, Pace(None))
+    return Input(feed, feed, first.num_messages, is_one_piece=isinstance(first, DeviceReplay))

@@ -96,7 +96,7 @@ async def time_rounds(a: Side, b: Side, fed: Input, timing: Timing) -> Times:
     Each round compares what the two took for the same messages. One rests while the other works; but a stage
     that owns a device is stopped at the end of its turn, for the other may need all of it.
     """
-    is_apart = any(DeviceReady in side.stage_class.gives for side in (a, b))
+    is_apart = fed.is_one_piece or any(DeviceReady in side.stage_class.gives for side in (a, b))
     timing = _within(fed, timing, is_apart=is_apart)
     seats = tuple(_Seat(side, side.stand(timing.trace_points), fed.timed()) for side in (a, b))
     try:
