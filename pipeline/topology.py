@@ -113,10 +113,10 @@ class Graph(NamedTuple):
         ValueError where there is no such node.
         """
         self._place(name)
-        onward = {link.carries: link.target for link in self.links if link.source == name}
+        onward = {link.carries: link.target for link in self.links if link.source == name != link.target}
         links: list[Link] = []
         for link in self.links:
-            if link.target == name and link.carries in onward:
+            if link.source != name == link.target and link.carries in onward:
                 links.append(link._replace(target=onward[link.carries]))
             elif name not in (link.source, link.target):
                 links.append(link)

@@ -15,6 +15,7 @@ from pipeline.admin import AdminServer
 from pipeline.checkpoint.fake import byte_card
 from pipeline.messages import SEGMENTS, StepPlan
 from pipeline.runtime.testing import FakeRunner
+from pipeline.topology import Lane
 from tests.e2e.browser import Page, browsing
 from tests.e2e.world import Server, serving
 
@@ -47,12 +48,14 @@ def slow(plan: StepPlan) -> None:
 
 
 @asynccontextmanager
-async def watched(port: int = 0, *, is_open: bool = True) -> AsyncIterator[tuple[Server, AdminServer]]:
+async def watched(
+    port: int = 0, *, is_open: bool = True, toml: str = ""
+) -> AsyncIterator[tuple[Server, AdminServer]]:
     """A server whose every step takes 4 ms, and its admin port, which has heard of the door or not yet."""
     card = byte_card()
     config = configuration.loads(f"[admin]\nport = {port}", "test.toml")
     async with (
-        serving(card, lambda: FakeRunner(before_step=slow)) as server,
+        serving(card, lambda: FakeRunner(before_step=slow), toml) as server,
         admin.beside(server.pipeline, config, card) as page,
     ):
         assert page is not None
@@ -114,6 +117,32 @@ def test_it_shows_a_server_under_load() -> None:
                 assert await page.run(TEXTS_OVERLAP) == []
                 assert await page.run(SIDEWAYS) == 0 and await stage_names(page) == STAGES
             await load
+            assert page.faults == []
+
+    asyncio.run(main())
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("graph", ["two_pools.graph:TWO_POOLS", "house_rules.graph:HOUSE_RULES"])
+def test_it_draws_other_graphs(graph: str) -> None:
+    toml = f'[topology]\nuse = "examples.{graph}"\n[stages.filter]\n'
+
+    async def main() -> None:
+        async with watched(toml=toml) as (server, live), browsing() as browser:
+            page = await browser.open(live.url, 1440, 900)
+            await page.until(f"{STATE} === 'ready'")
+            await ask(server, 10)
+            names = list(server.pipeline.graph.names)
+            for width in (1440, 1100, 390):
+                await page.resize(width, 844)
+                await page.until(f"document.querySelector('#picture svg').width.baseVal.value < {width}")
+                assert await stage_names(page) == names
+                assert await page.run(TEXTS_OVERLAP) == [] and await page.run(SIDEWAYS) == 0
+                for link in server.pipeline.graph.links:
+                    if link.lane is Lane.DATA:
+                        title = f"{link.source} to {link.target}: "
+                        assert await page.run(f"document.body.innerHTML.includes('{title}')"), title
             assert page.faults == []
 
     asyncio.run(main())

@@ -31,7 +31,7 @@ export class Picture {
   }
 
   build() {
-    const place = places(this.width);
+    const place = places(this.width, this.topology);
     const focused = document.activeElement?.dataset?.stage;
     this.root = svg("svg", {
       viewBox: `0 0 ${this.width} ${place.height}`, width: this.width, height: place.height,

@@ -1,8 +1,8 @@
-// Where stages and links of the picture lie: on one wide sheet, or one below the other.
+// Where stages and links of the picture lie: on one wide sheet, or one below the other. Stages that a graph has
+// besides the seven lie below them, or, where there is one between detokenize and stream, there.
 
 const TOP = ["ingress", "tokenize", "schedule", "execute", "sample"];
 const BELOW = { stream: 0, detokenize: 2 };
-const ORDER = [...TOP, "detokenize", "stream"];
 const R = 9;
 
 const box = (x, y, w, h) => ({ x, y, w, h, right: x + w, bottom: y + h, cx: x + w / 2, cy: y + h / 2 });
@@ -26,24 +26,51 @@ function toward([x, y], [tx, ty]) {
   return [x + (tx - x) * step, y + (ty - y) * step];
 }
 
-/** For a sheet `width` wide: {height, boxes, cycle, links: {"a>b data": {path, label: [x, y, anchor]}}}. */
-export const places = (width) => width >= 1000 ? wide(width) : narrow(width);
+/** For a sheet `width` wide and the names and links of a graph:
+ *  {height, boxes, cycle, ends, links: {"a>b data": {path, label: [x, y, anchor]}}}. */
+export const places = (width, topology) => width >= 1000 ? wide(width, topology) : narrow(width, topology);
 
-function wide(width) {
+/** The pairs of stages that a data link joins. */
+const joined = ({ links }) => links.filter(({ is_control }) => !is_control).map(({ source, target }) => [source, target]);
+
+function wide(width, topology) {
   const [edge, gap, top, h, between] = [56, Math.max(42, width * 0.045), 44, 112, 62];
   const w = (width - edge - 2 - 4 * gap) / 5;
   const low = top + h + between;
   const boxes = {};
   TOP.forEach((name, i) => boxes[name] = box(edge + i * (w + gap), top, w, h));
   for (const [name, i] of Object.entries(BELOW)) boxes[name] = box(edge + i * (w + gap), low, w, h);
+  const further = topology.stages.filter((name) => !boxes[name]);
+  const [afterText] = joined(topology).filter(([a, b]) => a === "detokenize" && b !== "stream").map(([, b]) => b);
+  const isBetween = afterText && joined(topology).some(([a, b]) => a === afterText && b === "stream");
+  if (isBetween) boxes[afterText] = box(edge + w + gap, low, w, h);
+  const rest = further.filter((name) => !boxes[name]);
+  rest.forEach((name, i) =>
+    boxes[name] = box(edge + (i % 5) * (w + gap), low + (1 + Math.floor(i / 5)) * (h + between), w, h));
   const { ingress: i, tokenize: t, schedule: s, execute: e, sample: m, detokenize: d, stream: o } = boxes;
   const mid = low - between / 2;
   const across = (a, b) => ({
     path: through([a.right + 3, a.cy], [b.x - 5, b.cy]),
     label: [(a.right + b.x) / 2, a.cy - 8, "middle"],
   });
+  const back = (a, b) => ({
+    path: through([a.x - 3, a.cy], [b.right + 5, b.cy]),
+    label: [(a.x + b.right) / 2, a.cy - 8, "middle"],
+  });
+  const links = {};
+  for (const [a, b] of joined(topology)) {
+    const [from, to] = [boxes[a], boxes[b]];
+    if (from.y === low && to.y === low) links[`${a}>${b} data`] = back(from, to);
+    else if (further.includes(a) || further.includes(b)) {
+      const isDown = from.y < to.y;
+      links[`${a}>${b} data`] = {
+        path: from.y === to.y ? across(from, to).path
+          : through([from.cx, isDown ? from.bottom + 3 : from.y - 3], [to.cx, isDown ? to.y - 5 : to.bottom + 5]),
+      };
+    }
+  }
   return {
-    height: low + h + 4,
+    height: low + h + 4 + Math.ceil(rest.length / 5) * (h + between),
     boxes,
     cycle: { ...box(e.x, low, m.right - e.x, h), columns: 4 },
     ends: [
@@ -51,6 +78,7 @@ function wide(width) {
       { path: through([o.x - 3, o.cy], [6, o.cy]), label: "text", at: [4, o.cy - 8] },
     ],
     links: {
+      ...links,
       "ingress>tokenize data": across(i, t),
       "tokenize>schedule data": across(t, s),
       "tokenize>schedule control": { path: through([t.right + 3, t.cy + 26], [s.x - 5, s.cy + 26]) },
@@ -72,10 +100,6 @@ function wide(width) {
       "detokenize>schedule control": {
         path: through([d.right - 26, d.y - 3], [s.right - 26, s.bottom + 5]),
       },
-      "detokenize>stream data": {
-        path: through([d.x - 3, d.cy], [o.right + 5, o.cy]),
-        label: [(d.x + o.right) / 2, d.cy - 8, "middle"],
-      },
       "stream>schedule control": {
         path: through([o.right - 44, o.y - 3], [o.right - 44, mid - 5], [s.x + 24, mid - 5], [s.x + 24, s.bottom + 5]),
       },
@@ -86,11 +110,11 @@ function wide(width) {
   };
 }
 
-function narrow(width) {
+function narrow(width, topology) {
   const [left, right, h, gap, top] = [22, 34, 86, 30, 8];
   const boxes = {};
-  ORDER.forEach((name, i) => boxes[name] = box(left, top + i * (h + gap), width - left - right, h));
-  const { schedule: s, sample: m, detokenize: d } = boxes;
+  topology.stages.forEach((name, i) => boxes[name] = box(left, top + i * (h + gap), width - left - right, h));
+  const { schedule: s, sample: m } = boxes;
   const links = {};
   const down = (a, b) => {
     const [from, to] = [boxes[a], boxes[b]];
@@ -99,15 +123,15 @@ function narrow(width) {
       label: [from.cx + 9, (from.bottom + to.y) / 2 + 4, "start"],
     };
   };
-  down("ingress", "tokenize");
-  down("tokenize", "schedule");
-  down("schedule", "execute");
-  down("execute", "sample");
-  down("detokenize", "stream");
-  links["schedule>detokenize data"] = {
-    path: through([s.x - 2, s.cy], [8, s.cy], [8, d.cy], [d.x - 5, d.cy]),
-    label: [13, d.y - 8, "start"],
+  const past = (a, b) => {
+    const [from, to] = [boxes[a], boxes[b]];
+    links[`${a}>${b} data`] = {
+      path: through([from.x - 2, from.cy], [8, from.cy], [8, to.cy], [to.x - 5, to.cy]),
+      label: [13, to.y - 8, "start"],
+    };
   };
+  const place = (name) => topology.stages.indexOf(name);
+  for (const [a, b] of joined(topology)) place(b) === place(a) + 1 ? down(a, b) : past(a, b);
   const aside = (a, b, lane, dy) => {
     const [from, to] = [boxes[a], boxes[b]];
     const x = from.right + 8 + lane * 6;

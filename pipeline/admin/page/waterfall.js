@@ -91,7 +91,8 @@ export class Waterfall {
 
   about({ segments, stages }) {
     this.names = segments;
-    this.legend.replaceChildren(...stages.map((stage) => {
+    const named = stages.filter((stage) => segments.some((segment) => segment.startsWith(`${stage}.`)));
+    this.legend.replaceChildren(...named.map((stage) => {
       const item = html("li", { class: `key-${stage}` });
       say(item, stage);
       return item;
