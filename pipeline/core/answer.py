@@ -54,6 +54,7 @@ class Answer:
         "paused_ns",
         "request_id",
         "rule",
+        "scores",
         "sink",
         "spent_ns",
         "text",
@@ -84,6 +85,8 @@ class Answer:
         self.logprobs: list[TokenLogprob] = []
         """Of the pending tokens, where it asked."""
         self.embedding: bytes | None = None
+        self.scores: list[TokenLogprob] = []
+        """Of its prompt, where it asked."""
         self.text = ""
         self.num_pending = 0
         """Tokens since the last write, those without text included."""
@@ -148,6 +151,7 @@ class Answer:
             self.num_cached_tokens,
             self.num_dropped_tokens,
             self.embedding,
+            tuple(self.scores),
         )
 
     def _segments(self, step: TextBatch, taken_ns: int) -> tuple[int, ...]:

@@ -55,10 +55,12 @@ from pipeline.messages.sampling import (
     TokenLogprob,
 )
 from pipeline.messages.steps import (
+    MAX_SCORES,
     Admitted,
     DropQuestion,
     PooledRow,
     SampledBatch,
+    Scored,
     SequenceTimes,
     Started,
     StepHandle,
@@ -70,6 +72,7 @@ from pipeline.messages.steps import (
 __all__ = [
     "MAX_BAD_WORD_IDS",
     "MAX_LOGPROBS",
+    "MAX_SCORES",
     "NO_TOKEN",
     "SEGMENTS",
     "STEP_SEGMENTS",
@@ -105,6 +108,7 @@ __all__ = [
     "Room",
     "SampledBatch",
     "SamplingParams",
+    "Scored",
     "SequenceTimes",
     "Shelved",
     "SpelledLogprobs",
