@@ -23,6 +23,7 @@ COMMANDS = {
     "keys": "make API keys and their limits",
     "check-config": "check config.toml and show what would run",
     "eval": "measure what quantised weights and KV cost in quality",
+    "new-stage": "begin a stage of your own",
     "bench": "measure one stage, or the whole pipeline",
     "trace": "save a running server's trace for Perfetto",
     "doctor": "say what holds a server back, and what to change",

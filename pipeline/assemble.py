@@ -52,7 +52,11 @@ class Blueprint:
 class Pipeline:
     """A wired pipeline, ready to run under its supervisor. `stages` holds each stage's instances."""
 
+    blueprint: Blueprint
+    """As it was built."""
     supervisor: Supervisor
+    contexts: Mapping[str, StageContext]
+    """Of each stage, with nothing held back."""
     stages: Mapping[str, list[AnyStage]]
     inboxes: Mapping[str, Inbox[Any]]
     graph: Graph
@@ -98,8 +102,9 @@ def build(
         RunnerFactory: replace(runner or runner_factory(blueprint, card), num_workers=num_workers(blueprint)),
     }
     stages: dict[str, list[AnyStage]] = {}
+    contexts: dict[str, StageContext] = {}
     for node in plan.nodes:
-        ctx = StageContext(
+        ctx = contexts[node.name] = StageContext(
             node.name,
             inboxes[node.name],
             outlets(plan, node.name, inboxes),
@@ -115,7 +120,7 @@ def build(
     exports = _listeners(config, telemetry, card.name, log)
     sampler = Sampler(telemetry, lambda device: settings(blueprint, device))
     supervisor = Supervisor(list(stages.values()), config.server.drain_timeout_s, log, [*exports, sampler])
-    return Pipeline(supervisor, stages, inboxes, plan, trace, telemetry, sampler)
+    return Pipeline(blueprint, supervisor, contexts, stages, inboxes, plan, trace, telemetry, sampler)
 
 
 def _gauges(instances: list[AnyStage]) -> Mapping[str, float]:

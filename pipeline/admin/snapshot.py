@@ -97,16 +97,20 @@ def stage_views(
     views = [_stage(a, b, elapsed_ns) for a, b in zip(before.stages, now.stages, strict=True)]
     own: dict[str, dict[str, object]] = {
         "execute": {"busy": round(max(0.0, min(1.0, device_ns / elapsed_ns)), 4)},
-        "schedule": _with_waiting(now.stages[2], occupancy, bounds),
+        "schedule": _with_waiting(_of(now, "schedule"), occupancy, bounds),
         "ingress": {
             "depth": now.num_live,
             "bound": bounds.max_live,
-            "per_s": round((now.stages[1].sent - before.stages[1].sent) * 1e9 / elapsed_ns, 2),
+            "per_s": round(((now.num_received or 0) - (before.num_received or 0)) * 1e9 / elapsed_ns, 2),
             "service_us": _mean_us(work.door_ns, work.num_at_door),
             "refused_per_s": _refused_per_s(before, now),
         },
     }
     return [msgspec.structs.replace(view, **own.get(view.name, {})) for view in views]
+
+
+def _of(sample: Sample, name: str) -> StageSample:
+    return next(stage for stage in sample.stages if stage.name == name)
 
 
 def _with_waiting(stage: StageSample, occupancy: Occupancy | None, bounds: Bounds) -> dict[str, object]:

@@ -57,8 +57,11 @@ class Requests(Feed):
         self._are_answered = asyncio.Event()
 
     async def send(self, stand: Stand, num_messages: int) -> None:
+        num_left = self._load.num_sequences - self.num_rows
+        if not num_left:
+            return
         self._are_answered.clear()
-        for _ in range(num_messages):
+        for _ in range(min(num_messages, num_left)):
             self.num_rows += 1
             await stand.inbox.send(generate_request(self._load, self.num_rows, perf_counter_ns()))
         await self._are_answered.wait()
@@ -210,6 +213,7 @@ class Plans(Feed):
         self._num_allowed = self._num_waited = 0
         self._is_done = asyncio.Event()
         self._services_us: list[tuple[int, float]] = []
+        self._busy_ns = 0
 
     async def send(self, stand: Stand, num_messages: int) -> None:
         if self._is_over:
@@ -227,6 +231,9 @@ class Plans(Feed):
             self._apply(message)  # type: ignore[arg-type]  # a Protocol without a cheap isinstance
         self._plan(stand)
 
+    def busy_ns(self, stand: Stand) -> int:
+        return self._busy_ns
+
     def services_us(self, stand: Stand, since_ns: int) -> list[float]:
         return [service_us for begin_ns, service_us in self._services_us if begin_ns >= since_ns]
 
@@ -243,6 +250,7 @@ class Plans(Feed):
         scheduler = self._scheduler
         assert scheduler is not None, "a device tells what it holds before its first step"
         token_ids = step.token_ids_sync()
+        self._busy_ns += step.end_ns - step.begin_ns
         self._services_us.append((step.begin_ns, (step.end_ns - step.begin_ns) / 1e3))
         self.num_rows += len(step.plan.slots)
         scheduler.apply(sampled_batch(step.plan, token_ids, step.end_ns), perf_counter_ns())

@@ -53,6 +53,8 @@ class Load(msgspec.Struct, frozen=True):
     num_prompt_tokens: int = 64
     num_sequences: int = 1 << 62
     """No more are begun."""
+    stop: tuple[str, ...] = ()
+    """Of every third."""
 
     @classmethod
     def of(cls, card: ModelCard, num_rows: int) -> "Load":
@@ -66,6 +68,9 @@ class Load(msgspec.Struct, frozen=True):
         if number >= self.num_rows:
             return self.num_tokens
         return max(1, (number + 1) * self.num_tokens // self.num_rows)
+
+    def stop_of(self, number: int) -> tuple[str, ...]:
+        return () if number % 3 else self.stop
 
 
 class Row(NamedTuple):
@@ -170,7 +175,9 @@ def text_batch(load: Load, step_id: int, rows: list[Row], now_ns: int) -> TextBa
 
 
 def _sampling(load: Load, number: int) -> SamplingParams:
-    return SamplingParams(max_tokens=load.max_tokens(number), seed=number, ignore_eos=True)
+    return SamplingParams(
+        max_tokens=load.max_tokens(number), seed=number, ignore_eos=True, stop=load.stop_of(number)
+    )
 
 
 def place(load: Load, request_id: int, position: int) -> int:
@@ -187,7 +194,11 @@ def _finish_reasons(rows: list[Row]) -> list[int]:
 
 
 def _started(load: Load, rows: list[Row]) -> list[Started]:
-    return [Started(row.request_id, load.num_prompt_tokens, ()) for row in rows if row.position == 0]
+    return [
+        Started(row.request_id, load.num_prompt_tokens, load.stop_of(row.request_id))
+        for row in rows
+        if row.position == 0
+    ]
 
 
 def _times(rows: list[Row]) -> list[SequenceTimes]:

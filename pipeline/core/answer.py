@@ -1,9 +1,12 @@
 """Answer: what one client is owed. Text and tokens not yet written, and the times that go with its ending."""
 
+from copy import copy
+
 import msgspec
 
 from pipeline.core.coalesce import NEVER_NS, FlushRule
 from pipeline.core.credit import Credit
+from pipeline.errors import RequestError
 from pipeline.messages import (
     SEGMENTS,
     STEP_SEGMENTS,
@@ -29,10 +32,31 @@ class Ending(msgspec.Struct, frozen=True, gc=False):
     taken_ns: int
 
 
+class Gone:
+    """The sink of a request whose client has been given up; its rows still come until it is cancelled."""
+
+    def delta(self, text: str, num_tokens: int) -> None: ...
+
+    def done(self, completion: Completion) -> None: ...
+
+    def error(self, error: RequestError) -> None: ...
+
+    def buffered_bytes(self) -> int:
+        return 0
+
+    def is_away(self) -> bool:
+        return False
+
+
 class Answer:
-    """One request's state in the streamer; plain data, since it is touched for every token."""
+    """One request's state in the streamer; plain data, since it is touched for every token.
+
+    Args:
+        rule: the streamer's.
+    """
 
     __slots__ = (
+        "_asked",
         "arrived_ns",
         "base_ns",
         "credit",
@@ -72,7 +96,8 @@ class Answer:
         self.trace_parent = opened.trace_parent
         self.parent_span_id = opened.parent_span_id
         self.is_chat = opened.is_chat
-        self.rule = rule
+        self._asked = FlushRule(opened.flush_tokens, int(opened.flush_ms * 1e6))
+        self.go_by(rule)
         self.credit = None if opened.credits is None else Credit(opened.credits)
         self.base_ns: tuple[int, ...] = (0,) * len(SEGMENTS)
         self.worker = 0
@@ -106,6 +131,30 @@ class Answer:
         """Since when its credit is spent."""
         self.is_held_back = False
         """The scheduler has been told to plan no more of it."""
+
+    def go_by(self, rule: FlushRule) -> None:
+        """The streamer's rule is this from now on; what waits already is due when it was."""
+        self.rule = rule.coarser(*self._asked)
+
+    def copy(self) -> "Answer":
+        """What happens to one leaves the other as it is; but they have the same sink."""
+        other = copy(self)
+        other.logprobs = self.logprobs.copy()
+        other.credit = None if self.credit is None else self.credit.copy()
+        return other
+
+    @property
+    def is_gone(self) -> bool:
+        """Its client has been given up."""
+        return isinstance(self.sink, Gone)
+
+    def give_up(self) -> None:
+        """Its client is told nothing more."""
+        if self.credit is not None:
+            self.num_written += self.credit.discard()
+        self.sink, self.logprobs_sink, self.credit = Gone(), None, None
+        self.paused_ns = self.spent_ns = None
+        self.logprobs.clear()
 
     def take(self) -> tuple[str, int]:
         """What is pending, text and tokens, counted as written."""

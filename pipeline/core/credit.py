@@ -18,6 +18,11 @@ class Credit:
         """Tokens of the rows that wait."""
         self._held: deque[tuple[str, int]] = deque()
 
+    def copy(self) -> "Credit":
+        other = Credit(self.left)
+        other.num_held, other._held = self.num_held, self._held.copy()
+        return other
+
     @property
     def is_spent(self) -> bool:
         return self.left <= 0

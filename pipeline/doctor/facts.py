@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import pairwise
 
 from pipeline.doctor import steps as step_facts
 from pipeline.doctor.diagnosis import Attribution, StageState
@@ -60,6 +61,29 @@ class Facts:
     def stage(self, name: str) -> StageState:
         return next(stage for stage in self.stages if stage.name == name)
 
+    @property
+    def encoding_stages(self) -> tuple[StageState, ...]:
+        """Those between the door and schedule: tokenize, and others that the graph may have there."""
+        names = [stage.name for stage in self.stages]
+        return self.stages[names.index("ingress") + 1 : names.index("schedule")]
+
+    @property
+    def text_stages(self) -> tuple[StageState, ...]:
+        """From detokenize to stream, in data order."""
+        names = [stage.name for stage in self.stages]
+        return self.stages[names.index("detokenize") : names.index("stream") + 1]
+
+    @cached_property
+    def busiest_text(self) -> tuple[StageState, float]:
+        """Of those before stream, the one that takes most of the loop's time, and its share of it in the
+        busiest stretch. What it waits for room in the next one is not counted.
+        """
+        own = [
+            (stage, stage.peak_utilisation - self.blocked_share(onward.name))
+            for stage, onward in pairwise(self.text_stages)
+        ]
+        return max(own, key=lambda each: each[1])
+
     @cached_property
     def step_fit(self) -> StepFit | None:
         return fit(self.steps)
@@ -110,8 +134,11 @@ class Facts:
 
     @cached_property
     def num_taken(self) -> int:
-        """Requests that the door took in."""
-        return max(0, of(self.samples[-1], "tokenize").sent - of(self.samples[0], "tokenize").sent)
+        """Requests that the door took in; by evidence that does not say, messages to tokenize."""
+        first, last = self.samples[0], self.samples[-1]
+        if first.num_received is not None and last.num_received is not None:
+            return last.num_received - first.num_received
+        return max(0, of(last, "tokenize").sent - of(first, "tokenize").sent)
 
     @cached_property
     def refused(self) -> dict[str, int]:

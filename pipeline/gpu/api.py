@@ -8,7 +8,7 @@ KvLayout instead.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -54,6 +54,10 @@ class StepInputs:
     """[H] int64, rising: which of the T tokens yield their hidden states, beside those of logits_rows; and"""
     hidden: Tensor | None = None
     """[H, C] fp32, to be written: these, after the final norm."""
+    image_rows: Tensor | None = None
+    """[E] int64: which of the T tokens are of images; and"""
+    image_states: Tensor | None = None
+    """[E, C]: what stands in the place of their embeddings."""
 
 
 class LayerKv(NamedTuple):
@@ -168,6 +172,15 @@ class Model(Protocol):
 
     def forward(self, inputs: StepInputs, layers: list[LayerKv]) -> Tensor:
         """Write the step's keys and values, and inputs.hidden; -> [R, V] logits of inputs.logits_rows."""
+        ...
+
+
+@runtime_checkable
+class Sees(Protocol):
+    """What a Model that reads images has beside: its encoder."""
+
+    def see(self, pixels: Tensor) -> Tensor:
+        """[3, S, S] uint8 of one image -> [n, C], the states of its tokens."""
         ...
 
 

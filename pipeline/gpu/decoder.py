@@ -39,6 +39,14 @@ class ForwardPass:
         self._plan: AttentionPlan = ops.plan_attention(inputs)
         self._rotations: dict[RopeTable, Rotation] = {}
 
+    def embedded(self, table: Tensor) -> Tensor:
+        """[T, C]: the step's tokens, those of images as their encoder sees them."""
+        inputs = self._inputs
+        x = self._ops.embedding(inputs.token_ids, table)
+        if inputs.image_rows is not None and inputs.image_states is not None:
+            x.index_copy_(0, inputs.image_rows, inputs.image_states)
+        return x
+
     def norm(self, x: Tensor, weight: Tensor) -> Tensor:
         """[..., C] -> the same."""
         return self._ops.rms_norm(x, weight, self._arch.rms_norm_eps)

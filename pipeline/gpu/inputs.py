@@ -11,6 +11,7 @@ from pipeline.gpu.api import StepInputs
 from pipeline.gpu.device import Completion, Device
 from pipeline.gpu.grammar_slots import Constrained, GrammarSlots
 from pipeline.gpu.graphs import NO_GRAPHS, DecodeGraphs, GraphShape
+from pipeline.gpu.image_slots import ImageSlots, ImageTokens, See
 from pipeline.gpu.kv.block_weights import BlockWeights
 from pipeline.gpu.kv.contexts import Contexts
 from pipeline.gpu.logprobs import AskedLogprobs, AskedScores, asked_scores
@@ -68,19 +69,23 @@ class PreparedStep:
     """None: no row is of an embedding."""
     shape: GraphShape | None
     """Of the graph that it is laid out for; None: it runs kernel by kernel."""
+    images: ImageTokens | None = None
+    """None: no row has tokens of an image."""
 
 
 class SlotTable:
     """Per-slot state, [max_num_seqs, ...]: block tables and sampling columns in host memory, the last sampled
     token on the device. A plan that admits a sequence to a slot replaces its state.
 
-    For a step: `prepare`, `send`, the forward pass, `constrain`, sampling, `remember`, `pool`, `weigh`,
+    For a step: `prepare`, `send`, `see`, the forward pass, `constrain`, sampling, `remember`, `pool`, `weigh`,
     `launched`.
 
     Args:
         max_num_tokens: of a step.
         hidden_size: of the model's states, for embeddings.
         grammars: None: no request has one.
+        see: the model's image encoder, and
+        image_size: S of its images, [3, S, S]; None: it has none.
     """
 
     def __init__(
@@ -93,6 +98,8 @@ class SlotTable:
         max_num_tokens: int,
         hidden_size: int,
         grammars: CompiledGrammars | None = None,
+        see: See | None = None,
+        image_size: int = 0,
     ) -> None:
         self._block_size = block_size
         self._torch_device = device.torch_device
@@ -103,6 +110,7 @@ class SlotTable:
         self._hidden_size = hidden_size
         self._pools = Pools(max_num_seqs, hidden_size, self._torch_device)
         self._grammars = GrammarSlots(vocab_size, grammars)
+        self._images = ImageSlots(see, image_size, self._torch_device)
         self._last_token = torch.zeros(max_num_seqs, dtype=torch.int64, device=self._torch_device)
         row_bytes = ROW_BYTES + max_blocks * self._block_tables.itemsize
         self._buffer = new_buffer(
@@ -113,14 +121,17 @@ class SlotTable:
         """Apply the plan's admissions and block changes, then lay its rows out; for a graph if one fits."""
         self._sampling.admit(plan.admitted)
         self._grammars.admit(plan.admitted)
+        self._images.admit(plan.admitted)
         cleared = self._pools.admit(plan.admitted)
         self._contexts.apply(plan, self._block_tables)
         self._block_tables[plan.block_slots, plan.block_cols] = plan.block_ids
         rows = rows_of(plan, self._contexts.num_dropped, self._block_tables, self._block_size)
         weighed = self._contexts.weighed_rows(rows.slots)
-        fits = rows.is_decode and not weighed.size
+        images = self._images.tokens(plan)
+        fits = rows.is_decode and not weighed.size and images is None
         shape = graphs.fit(*rows.block_tables.shape) if fits else None
-        return self._lay_out(rows, plan, weighed, cleared, shape)
+        step = self._lay_out(rows, plan, weighed, cleared, shape)
+        return step if images is None else self._with_images(step, images)
 
     def empty(self, shape: GraphShape) -> tuple[StepInputs, Tensor]:
         """Inputs and token slots of a decode step of this shape without a row: where those of every such step
@@ -142,6 +153,12 @@ class SlotTable:
             self._weights.move(*step.weighing.moves)
         if step.has_unknown and step.shape is None:
             self.fill_in(step.inputs.token_ids, step.token_slots)
+
+    def see(self, step: PreparedStep) -> StepInputs:
+        """What the model gets: the step's inputs, with what it sees of images. Queues its encoder for these."""
+        if step.images is None:
+            return step.inputs
+        return replace(step.inputs, image_states=self._images.states(step.images))
 
     def fill_in(self, token_ids: Tensor, token_slots: Tensor) -> None:
         """[T], [T]: NO_TOKEN becomes the last token sampled in the slot, which only the device may know."""
@@ -191,6 +208,7 @@ class SlotTable:
     def forget(self) -> None:
         """No step in flight will be done."""
         self._grammars.forget()
+        self._images.forget()
 
     def _lay_out(
         self, rows: StepRows, plan: StepPlan, weighed: Ints, cleared: Ints, shape: GraphShape | None
@@ -217,6 +235,10 @@ class SlotTable:
             pooled=None if pooled is None else self._pooled(pooled, cleared),
             shape=shape,
         )
+
+    def _with_images(self, step: PreparedStep, images: ImageTokens) -> PreparedStep:
+        inputs = replace(step.inputs, image_rows=self._buffer.put(images.rows))
+        return replace(step, inputs=inputs, images=images)
 
     def _constrained(self, slots: Ints, columns: Columns) -> Constrained | None:
         """Their mask is made later, and is not sent with the columns."""

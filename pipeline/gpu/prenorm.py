@@ -57,7 +57,7 @@ class PreNormDecoder:
     def forward(self, inputs: StepInputs, layers: list[LayerKv]) -> Tensor:
         ops = self._ops
         step = ForwardPass(ops, self._arch, inputs)
-        residual = ops.embedding(inputs.token_ids, self._embedding)
+        residual = step.embedded(self._embedding)
         change: Tensor | None = None
         for layer, kv in zip(self._layers, layers, strict=True):
             x = step.attend(step.add_norm(change, residual, layer.input_norm), layer.attention, kv)

@@ -15,7 +15,7 @@ from torch import Tensor
 from pipeline.checkpoint.card import Architecture, ModelCard
 from pipeline.checkpoint.weight_files import weights_id
 from pipeline.errors import ConfigError
-from pipeline.gpu.api import LayerKv, Model
+from pipeline.gpu.api import LayerKv, Model, Sees
 from pipeline.gpu.backends import Opened, open_model
 from pipeline.gpu.device import Clock, Device, open_device
 from pipeline.gpu.evaluation.evidence import NO_EVIDENCE, Evidence, find_evidence
@@ -166,7 +166,7 @@ class Runner:
     def _forward(self, step: PreparedStep) -> Tensor:
         """[R + S, V]."""
         if step.shape is None:
-            return self._model.forward(step.inputs, self._kv_cache)
+            return self._model.forward(self._slots.see(step), self._kv_cache)
         return self._graphs.replay(step.shape)[: step.sample_slots.shape[0]]
 
     def _sample(
@@ -339,8 +339,9 @@ class _Parts:
     def _new_slots(self, device: Device) -> SlotTable:
         options = self.options
         sizes = (options.max_num_seqs, self.max_blocks, options.block_size, self.architecture.vocab_size)
-        tokens = options.max_num_batched_tokens
-        return SlotTable(*sizes, device, tokens, self.architecture.hidden_size, self.grammars)
+        tokens, model, vision = options.max_num_batched_tokens, self.opened.model, self.architecture.vision
+        seeing = (model.see, vision.image_size) if vision and isinstance(model, Sees) else ()
+        return SlotTable(*sizes, device, tokens, self.architecture.hidden_size, self.grammars, *seeing)
 
     def _new_op(self) -> SamplingOp:
         op, faster = self.sampling_op(), self.opened.sampler

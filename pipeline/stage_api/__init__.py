@@ -11,7 +11,6 @@ from pipeline.errors import ConfigError, RequestError, StagelineError
 from pipeline.runtime.hold import Hold
 from pipeline.runtime.inbox import ALL, Inbox
 from pipeline.runtime.stage import STAGE_API, NoOptions, NoState, Outlet, Stage, StageContext
-from pipeline.telemetry import Telemetry
 
 __all__ = [
     "ALL",
@@ -27,5 +26,4 @@ __all__ = [
     "Stage",
     "StageContext",
     "StagelineError",
-    "Telemetry",
 ]

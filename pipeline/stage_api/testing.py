@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -9,6 +10,7 @@ import msgspec
 
 from pipeline.bench import samples
 from pipeline.bench.samples import Load
+from pipeline.checkpoint.card import ModelCard
 from pipeline.checkpoint.fake import byte_card
 from pipeline.messages import (
     GenerateRequest,
@@ -21,7 +23,7 @@ from pipeline.messages import (
 from pipeline.runtime.inbox import Inbox
 from pipeline.runtime.stage import Stage, StageContext
 from pipeline.runtime.testing import Collect, FakeHandle, FakeRunner, ManualClock, Script
-from pipeline.stage_api import ModelCard, Telemetry
+from pipeline.telemetry import Telemetry
 
 __all__ = [
     "SAMPLED",
@@ -96,7 +98,8 @@ async def run_alone(
         await stage.start()
         if swap_after is not None:
             await _play(stage, script[:swap_after], is_all=False)
-            stage, script = await _succeeded(stage, make(ctx, options)), script[swap_after:]
+            stage = await _succeeded(stage, make(replace(ctx, is_successor=True), options))
+            script = script[swap_after:]
         await _play(stage, script, is_all=True)
     finally:
         await stage.stop()

@@ -135,7 +135,6 @@ class Filter(Stage[TextBatch, FilterOptions]):
             num_tokens=num_tokens,
             finish_reasons=finish_reasons,
             logprobs=logprobs,
-            sent_ns=self.ctx.clock(),
         )
 
     def _pass(self, request_id: int, text: str, finish: int) -> tuple[str, int]:

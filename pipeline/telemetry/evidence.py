@@ -60,6 +60,8 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
     """num_refused by code."""
     run_delay_ns: int = 0
     """How long the loop's thread has waited for a CPU, since start; 0 where that is not known."""
+    num_received: int | None = None
+    """Requests taken in since start; None: saved before this was counted."""
 
 
 class Settings(msgspec.Struct, frozen=True):

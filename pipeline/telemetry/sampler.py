@@ -82,6 +82,7 @@ class Sampler:
             ),
             num_live=telemetry.num_live,
             num_refused=telemetry.num_refused,
+            num_received=telemetry.num_received,
             thread_cpu_ns=threads_ns,
             process_cpu_ns=vitals.process_cpu_ns() + worker_ns,
             rss_bytes=vitals.rss_bytes() + telemetry.worker.rss_bytes(),

@@ -104,6 +104,11 @@ class Telemetry:
         return self._requests.num_live
 
     @property
+    def num_received(self) -> int:
+        """Requests taken in since start."""
+        return self._requests.num_received
+
+    @property
     def num_refused(self) -> int:
         """At the door, since start."""
         return self._requests.refused.total()

@@ -11,7 +11,7 @@ from pipeline.checkpoint.card import Architecture
 from pipeline.gpu.models import find_model
 from pipeline.gpu.runner import Runner
 from pipeline.gpu.sampling import SamplingOp, SamplingRows
-from pipeline.messages import NO_TOKEN, Admitted, Pooling, SamplingParams, StepPlan
+from pipeline.messages import NO_TOKEN, Admitted, Pooling, PromptImage, SamplingParams, StepPlan
 
 GREEDY = SamplingParams(temperature=0.0)
 TINY = Architecture(
@@ -54,6 +54,11 @@ class Sequence:
     is_new: bool = True
     places: list[int] = field(default_factory=list)
     """Where its blocks are in host memory while it is swapped out."""
+    images: tuple[PromptImage, ...] = ()
+
+    def admitted(self) -> Admitted:
+        images = tuple(image for image in self.images if image.end > self.num_computed)
+        return Admitted(self.slot, self.sampling, self.slot, pooling=self.pooling, images=images)
 
 
 class KeepLogits(SamplingOp):
@@ -80,9 +85,13 @@ class Driver:
         self._next_place = 0
 
     def add(
-        self, prompt: Iterable[int], sampling: SamplingParams = GREEDY, pooling: Pooling = ""
+        self,
+        prompt: Iterable[int],
+        sampling: SamplingParams = GREEDY,
+        pooling: Pooling = "",
+        images: tuple[PromptImage, ...] = (),
     ) -> Sequence:
-        return Sequence(self._free_slots.pop(), list(prompt), sampling, pooling)
+        return Sequence(self._free_slots.pop(), list(prompt), sampling, pooling, images=images)
 
     def remove(self, sequence: Sequence) -> None:
         self._free_blocks += sequence.blocks
@@ -151,7 +160,7 @@ class Driver:
             num_computed=[s.num_computed for s in sequences],
             samples=[end == len(s.token_ids) and not s.pooling for s, _, end in spans],
             token_ids=[token for s, start, end in spans for token in s.token_ids[start:end]],
-            admitted=[Admitted(s.slot, s.sampling, s.slot, pooling=s.pooling) for s in sequences if s.is_new],
+            admitted=[s.admitted() for s in sequences if s.is_new],
             block_slots=[slot for slot, _, _ in changes],
             block_cols=[column for _, column, _ in changes],
             block_ids=[block for _, _, block in changes],

@@ -58,8 +58,8 @@ def _raised(facts: Facts, code: str, factor: float) -> Advice:
 
 def tokenizer(facts: Facts) -> Finding | None:
     """Workers busy with encoding (not with waiting for the scheduler), and requests waiting for them."""
-    stage = facts.stage("tokenize")
-    blocked = facts.blocked_share("schedule", stage.workers)
+    stage = max(facts.encoding_stages, key=lambda stage: stage.peak_utilisation)
+    blocked = facts.blocked_share("schedule", sum(each.workers for each in facts.encoding_stages))
     busy = max(0.0, stage.peak_utilisation - blocked)
     share = noticeable(facts, segments(facts.p99, "tokenize.wait", "tokenize.service"))
     if share is None or busy < BUSY_WORKERS:
@@ -68,15 +68,19 @@ def tokenizer(facts: Facts) -> Finding | None:
     ttft = facts.p99.ttft_segments_ns
     return found(
         Constraint.TOKENIZER,
-        "The tokenizer is too slow for the prompts that come",
+        f"{_called(stage.name)} is too slow for the prompts that come",
         share,
         f"{stage.workers} workers are busy {busy:.0%} of the time; a call takes {stage.service_ms:.1f} ms, "
         f"and p99 requests wait {ttft['tokenize.wait'] / 1e6:,.0f} ms for one and are encoded in "
         f"{ttft['tokenize.service'] / 1e6:,.0f} ms.",
         (
-            Advice("stages.tokenize.workers", f"from {stage.workers} to {workers}"),
+            Advice(f"stages.{stage.name}.workers", f"from {stage.workers} to {workers}"),
             Advice("prompt", "send token ids instead of text, where the client can"),
         ),
         f"each worker is a thread: beyond the machine's cores ({facts.settings.num_cpus}) they take time "
         "from the event loop.",
     )
+
+
+def _called(name: str) -> str:
+    return "The tokenizer" if name == "tokenize" else name

@@ -103,6 +103,6 @@ def _is_collector(facts: Facts) -> bool:
 
 def _is_stage_work(facts: Facts, lags: list[int]) -> bool:
     """A stage on the loop ordinarily takes half as long as the loop was late: that stage is the matter."""
-    names = ("schedule", "execute", "detokenize", "stream")
-    longest_ms = max(facts.stage(name).service_ms for name in names)
+    stages = (facts.stage("schedule"), facts.stage("execute"), *facts.text_stages)
+    longest_ms = max(stage.service_ms for stage in stages)
     return longest_ms >= quantile(lags, 0.5) / 2 / 1e6

@@ -1,4 +1,4 @@
-"""After the scheduler: the detokenizer, and clients that do not read."""
+"""After the scheduler: the detokenizer (or a filter after it), and clients that do not read."""
 
 from statistics import fmean
 
@@ -15,28 +15,32 @@ BYTES_PER_TOKEN = 8
 
 
 def is_text_bound(facts: Facts) -> bool:
-    """Detokenize itself takes the loop's time (what it waits for stream is not counted)."""
-    return facts.stage("detokenize").peak_utilisation - facts.blocked_share("stream") > TEXT_BUSY
+    """A stage from detokenize on itself takes the loop's time."""
+    return facts.busiest_text[1] > TEXT_BUSY
 
 
 def detokenizer(facts: Facts) -> Finding | None:
-    """Detokenize takes the loop, so its inbox fills and no step is planned: the waits are upstream."""
+    """Work on text takes the loop, so inboxes fill and no step is planned: the waits are upstream."""
     if not is_text_bound(facts):
         return None
     names = [name for name in facts.p99.segments_ns if name.endswith(".wait") and name != "tokenize.wait"]
     share = noticeable(facts, segments(facts.p99, "detokenize.service", *names))
     if share is None:
         return None
-    stage, own = facts.stage("detokenize"), segments(facts.p99, "detokenize.wait", "detokenize.service")
+    stage, own = facts.busiest_text[0], segments(facts.p99, "detokenize.wait", "detokenize.service")
+    is_own = stage.name == "detokenize"
     return found(
         Constraint.DETOKENIZER,
-        "The detokenizer holds the steps back",
+        "The detokenizer holds the steps back" if is_own else f"{stage.name} holds the steps back",
         share,
-        f"detokenize takes {stage.utilisation:.0%} of the event loop, {stage.service_ms:.1f} ms a call, in "
+        f"{stage.name} takes {stage.utilisation:.0%} of the event loop, {stage.service_ms:.1f} ms a call, in "
         "which the scheduler and the sampler wait for their turn; up to "
         f"{stage.peak_depth} of {stage.bound} steps queue for it ({own.e2e_ns / 1e6:,.0f} ms of p99 E2E).",
         (
-            Advice("stages.detokenize.use", "the built-in one, or profile yours: stageline bench detokenize"),
+            Advice(
+                f"stages.{stage.name}.use",
+                f"the built-in one, or profile yours: stageline bench {stage.name}",
+            ),
             Advice(
                 "device.max_num_seqs",
                 f"from {facts.settings.max_num_seqs} to "

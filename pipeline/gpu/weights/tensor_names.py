@@ -31,7 +31,7 @@ _OF_FAMILY: Mapping[str, dict[str, str]] = {
 }
 _NAME = re.compile(r"(?:blk\.(?P<layer>\d+)\.)?(?P<part>\w+)\.(?P<kind>weight|bias)")
 
-_OF_IMAGES = re.compile(r"^(?:model\.)?(?:vision_tower|multi_modal_projector)\.")
+_OF_IMAGES = re.compile(r"^(?:model\.)?(vision_tower|multi_modal_projector)\.(?:vision_model\.)?")
 _TEXT = re.compile(r"^(?:language_model\.model\.|model\.language_model\.)")
 
 
@@ -51,10 +51,10 @@ def of_folder(family: str, name: str) -> str | None:
     """The name that the family expects of a published tensor; None for one that it does without."""
     if name.endswith("rotary_emb.inv_freq"):  # a buffer old checkpoints hold; derived
         return None
-    if family != "gemma3":
+    if family not in ("gemma3", "llava"):
         return name
     if _OF_IMAGES.match(name):
-        return None
+        return _OF_IMAGES.sub(r"\1.", name) if family == "llava" else None
     return HEAD if name == f"language_model.{HEAD}" else _TEXT.sub("model.", name)
 
 

@@ -2,10 +2,14 @@
 
 from pipeline.core.answer import Answer
 from pipeline.messages import Completion, Rejected
-from pipeline.telemetry import RequestRecord
+from pipeline.telemetry import Journal, RequestRecord
 
 
-def ended(answer: Answer, completion: Completion, preempted_ns: tuple[int, ...]) -> RequestRecord:
+def tell_ended(journal: Journal, answer: Answer, completion: Completion) -> None:
+    journal.request(_ended(answer, completion, journal.take_preempted(answer.request_id)))
+
+
+def _ended(answer: Answer, completion: Completion, preempted_ns: tuple[int, ...]) -> RequestRecord:
     """`preempted_ns`: when it was."""
     timings = completion.timings
     return RequestRecord(

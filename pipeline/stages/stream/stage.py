@@ -8,17 +8,18 @@ credit gets no more tokens than that (core.credit): its request is paused until 
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 
-from pipeline.core.answer import NEVER_DUE, Answer, Ending
+from pipeline.core.answer import NEVER_DUE, Answer, Ending, Gone
 from pipeline.core.coalesce import FlushRule
 from pipeline.core.credit import Credit
+from pipeline.core.text_state import StreamState
 from pipeline.errors import RequestError
 from pipeline.messages import (
     Cancel,
-    Completion,
     FinishReason,
     Grant,
     Open,
@@ -32,24 +33,12 @@ from pipeline.runtime.equivalence import BY_REQUEST
 from pipeline.runtime.stage import Stage, StageContext
 from pipeline.runtime.trace import Point
 from pipeline.stages.stream import records
+from pipeline.stages.stream.held_sink import bare_sinks, hold_sinks
 from pipeline.stages.stream.options import StreamOptions
 from pipeline.telemetry import Telemetry
 
-
-class _Gone:
-    """The sink of a request whose client has been given up; its rows still come until it is cancelled."""
-
-    def delta(self, text: str, num_tokens: int) -> None: ...
-
-    def done(self, completion: Completion) -> None: ...
-
-    def error(self, error: RequestError) -> None: ...
-
-    def buffered_bytes(self) -> int:
-        return 0
-
-    def is_away(self) -> bool:
-        return False
+_AGAIN_S = 0.001
+"""After so long the timer looks whether the batch under way is known to be right."""
 
 
 class Stream(Stage[TextBatch | Open | Grant | Rejected, StreamOptions]):
@@ -58,6 +47,8 @@ class Stream(Stage[TextBatch | Open | Grant | Rejected, StreamOptions]):
     Options = StreamOptions
     takes = (TextBatch, Open, Grant, Rejected)
     gives = (Cancel, Pause, Resume)
+    State = StreamState
+    is_revocable = True
     equivalence = BY_REQUEST
 
     def __init__(self, ctx: StageContext, options: StreamOptions) -> None:
@@ -73,12 +64,11 @@ class Stream(Stage[TextBatch | Open | Grant | Rejected, StreamOptions]):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = self._next_ns = NEVER_DUE
         telemetry = ctx.resource(Telemetry)
-        telemetry.watch(lambda: {"cut_off_requests": self._num_cut_off})
         self._journal = telemetry.journal
-        self._itl = telemetry.itl
-        self._num_cut_off = 0
-        """Requests whose client was given up, and that have not ended yet."""
-        self._step: TextBatch
+        self._add_itl: Callable[[int, int], None] = telemetry.itl.add
+        if ctx.hold is not None:
+            self._add_itl = partial(ctx.do, telemetry.itl.add)
+        self._step: TextBatch | None = None
         """The latest that came, and"""
         self._taken_ns = 0
         """when."""
@@ -88,13 +78,32 @@ class Stream(Stage[TextBatch | Open | Grant | Rejected, StreamOptions]):
         """Requests without an ending yet; 0 when idle."""
         return len(self._answers)
 
+    def gauges(self) -> dict[str, float]:
+        return {"cut_off_requests": sum(answer.is_gone for answer in self._answers.values())}
+
+    def export_state(self) -> StreamState:
+        answers = [bare_sinks(answer.copy()) for answer in self._answers.values()]
+        return StreamState(answers, self._step, self._taken_ns)
+
+    def import_state(self, state: StreamState) -> None:
+        self._disarm()
+        self._step, self._taken_ns = state.step, state.taken_ns
+        self._answers.clear()
+        self._waiting.clear()
+        for answer in state.answers:
+            answer.go_by(self._rule)
+            self._take_up(answer)
+            if answer.due_ns != NEVER_DUE:
+                self._wait(answer, answer.due_ns)
+        self._arm()
+
     async def handle(self, batch: Sequence[TextBatch | Open | Grant | Rejected]) -> None:
         now_ns = self.ctx.clock()
         for message in batch:
             if isinstance(message, TextBatch):
                 self._write(message, now_ns)
             elif isinstance(message, Open):
-                self._answers[message.request_id] = Answer(message, self._rule_of(message))
+                self._take_up(Answer(message, self._rule))
             elif isinstance(message, Grant):
                 self._grant(message, now_ns)
             else:
@@ -108,13 +117,15 @@ class Stream(Stage[TextBatch | Open | Grant | Rejected, StreamOptions]):
             await self._ended.wait()
 
     async def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._disarm()
         for answer in self._answers.values():  # nobody is left without an ending
             answer.sink.error(RequestError("The server has stopped.", status=503, code="server_stopped"))
         self._answers.clear()
         self._waiting.clear()
+
+    def _take_up(self, answer: Answer) -> None:
+        hold = self.ctx.hold
+        self._answers[answer.request_id] = answer if hold is None else hold_sinks(answer, hold)
 
     # Rows -----------------------------------------------------------------------------------
 
@@ -170,21 +181,17 @@ class Stream(Stage[TextBatch | Open | Grant | Rejected, StreamOptions]):
         if answer.spent_ns is not None:
             self._wait(answer, answer.spent_ns + self._max_paused_ns)
 
-    def _rule_of(self, opened: Open) -> FlushRule:
-        if not (opened.flush_tokens or opened.flush_ms):
-            return self._rule
-        return self._rule.coarser(opened.flush_tokens, int(opened.flush_ms * 1e6))
-
     def _delta(self, answer: Answer, now_ns: int) -> None:
         text, num_tokens = answer.take()
         answer.tell_logprobs()
         answer.sink.delta(text, num_tokens)
         if answer.ttft_ns is None:
             at_ns = self.ctx.clock()
+            assert self._step is not None, "it brought the text"
             answer.first(self._step, self._taken_ns, at_ns)
-            self.ctx.trace.record(Point.FIRST_TOKEN, self.ctx.name, answer.request_id, at_ns=at_ns)
-        elif num_tokens and not isinstance(answer.sink, _Gone):
-            self._itl.add((now_ns - answer.last_ns) // num_tokens, num_tokens)
+            self._trace(Point.FIRST_TOKEN, answer, at_ns)
+        elif num_tokens and not isinstance(answer.sink, Gone):
+            self._add_itl((now_ns - answer.last_ns) // num_tokens, num_tokens)
         answer.last_ns = now_ns
 
     # Endings --------------------------------------------------------------------------------
@@ -195,8 +202,8 @@ class Stream(Stage[TextBatch | Open | Grant | Rejected, StreamOptions]):
             return
         self._unwait(answer)
         now_ns = self.ctx.clock()
-        self.ctx.trace.record(Point.FINISHED, self.ctx.name, answer.request_id, at_ns=now_ns)
-        self._journal.request(records.refused(answer, rejected, now_ns))
+        self._trace(Point.FINISHED, answer, now_ns)
+        self.ctx.do(self._journal.request, records.refused(answer, rejected, now_ns))
         answer.sink.error(
             RequestError(
                 rejected.message,
@@ -228,16 +235,17 @@ class Stream(Stage[TextBatch | Open | Grant | Rejected, StreamOptions]):
         self._unwait(answer)
         del self._answers[answer.request_id]
         self._ended.set()
-        self._num_cut_off -= isinstance(answer.sink, _Gone)
-        self.ctx.trace.record(Point.FINISHED, self.ctx.name, answer.request_id, at_ns=now_ns)
-        preempted_ns = self._journal.take_preempted(answer.request_id)
-        self._journal.request(records.ended(answer, completion, preempted_ns))
+        self._trace(Point.FINISHED, answer, now_ns)
+        self.ctx.do(records.tell_ended, self._journal, answer, completion)
         if ending.finish_reason is FinishReason.ERROR:
             answer.sink.error(
                 RequestError("The server failed on this request.", status=500, code="internal_error")
             )
         else:
             answer.sink.done(completion)
+
+    def _trace(self, point: Point, answer: Answer, at_ns: int) -> None:
+        self.ctx.do(self.ctx.trace.record, point, self.ctx.name, answer.request_id, 1, at_ns)
 
     # Those who take their time ---------------------------------------------------------------
 
@@ -301,12 +309,7 @@ class Stream(Stage[TextBatch | Open | Grant | Rejected, StreamOptions]):
 
     def _give_up(self, answer: Answer, error: RequestError) -> None:
         answer.sink.error(error)
-        if answer.credit is not None:
-            answer.num_written += answer.credit.discard()
-        answer.sink, answer.logprobs_sink, answer.credit = _Gone(), None, None
-        answer.paused_ns = answer.spent_ns = None
-        answer.logprobs.clear()
-        self._num_cut_off += 1
+        answer.give_up()
         self.service.num_errors += 1
         self._unwait(answer)
         if answer.ending is not None:
@@ -337,7 +340,15 @@ class Stream(Stage[TextBatch | Open | Grant | Rejected, StreamOptions]):
         delay_s = max(0, self._timer_ns - self.ctx.clock()) / 1e9
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer)
 
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._timer_ns, self._next_ns = None, NEVER_DUE, NEVER_DUE
+
     def _on_timer(self) -> None:
+        if (hold := self.ctx.hold) is not None and hold.is_on:  # what it did would be kept with the batch
+            self._timer = asyncio.get_running_loop().call_later(_AGAIN_S, self._on_timer)
+            return
         self._timer, self._timer_ns = None, NEVER_DUE
         now_ns = self.ctx.clock()
         for answer in list(self._waiting.values()):

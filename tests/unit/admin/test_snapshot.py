@@ -92,8 +92,7 @@ def test_the_device_is_what_keeps_execute_busy() -> None:
 
 
 def test_the_door_counts_requests() -> None:
-    now = sample(2000, tokenize={"sent": 8})
-    now = msgspec.structs.replace(now, num_live=7, num_refused=4)
+    now = msgspec.structs.replace(sample(2000), num_live=7, num_refused=4, num_received=8)
     view = views(sample(0), now, requests=[request(1, 0, 10, 5)])["ingress"]
     assert (view.depth, view.bound, view.per_s, view.refused_per_s) == (7, 100, 4.0, 2.0)
     assert view.service_us == 2000
