@@ -140,6 +140,7 @@ class Answer:
         """What happens to one leaves the other as it is; but they have the same sink."""
         other = copy(self)
         other.logprobs = self.logprobs.copy()
+        other.scores = self.scores.copy()
         other.credit = None if self.credit is None else self.credit.copy()
         return other
 

@@ -74,12 +74,11 @@ class Outcome:
         mine = self._scores = self._scores or Logprobs([], [], [], [], [])
         for sequence, scores in told:
             mine.request_ids.extend([sequence.request_id] * len(scores))
-            for column, values in zip(
-                (mine.token_ids, mine.values, mine.top_ids, mine.top_values),
-                zip(*scores, strict=True),
-                strict=True,
-            ):
-                column.extend(values)
+            for score in scores:
+                mine.token_ids.append(score.token_id)
+                mine.values.append(score.value)
+                mine.top_ids.append(score.top_ids)
+                mine.top_values.append(score.top_values)
 
     def end(self, sequence: Sequence, token_id: int, reason: FinishReason) -> None:
         """The sequence's terminal row."""

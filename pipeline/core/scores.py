@@ -2,11 +2,10 @@
 
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
-from math import nan
 from typing import NamedTuple
 
 from pipeline.core.sequence import Sequence
-from pipeline.messages import Logprobs
+from pipeline.messages import NO_VALUE, Logprobs
 
 
 class Scoring(NamedTuple):
@@ -40,7 +39,7 @@ def scores_of(scoring: Iterable[Scoring], told: Logprobs) -> Iterator[tuple[Sequ
         if sequence.epoch != epoch or sequence.slot < 0:
             continue
         if first == 1 and sequence.num_scored == 0:
-            part = list(chain([Score(sequence.token_ids[0], nan, [], [])], part))
+            part = list(chain([Score(sequence.token_ids[0], NO_VALUE, [], [])], part))
             first = 0
         part = part[sequence.num_scored - first :]
         sequence.num_scored += len(part)

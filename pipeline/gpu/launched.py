@@ -15,9 +15,9 @@ class LaunchedStep:
     """Implements messages.StepHandle. What a fault of the device raises is raised where it is waited for.
 
     Args:
-        completion: its results are token ids, then logprobs where `asked`, then those of what is `scored`, then
-            the embeddings of its pooled rows, where it has any, then the weights that the plan's questions are
-            answered from, likewise.
+        completion: its results are token ids, then logprobs where `asked`, then those of what is `scored`,
+            then the embeddings of its pooled rows, where it has any, then the weights that the plan's
+            questions are answered from, likewise.
         failed: which of the sampling rows have no token, since their grammar has failed.
     """
 

@@ -26,7 +26,7 @@ class AskedLogprobs(NamedTuple):
 
 
 class AskedScores(NamedTuple):
-    """The S tokens of prompts that a step is asked about; their logits follow those of the R sampling rows."""
+    """The S tokens of prompts that a step is asked about, whose logits follow those of the R."""
 
     token_ids: Tensor
     """[S] int64, on the device."""

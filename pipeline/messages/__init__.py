@@ -48,6 +48,7 @@ from pipeline.messages.requests import (
 from pipeline.messages.sampling import (
     MAX_BAD_WORD_IDS,
     MAX_LOGPROBS,
+    NO_VALUE,
     Grammar,
     Logprobs,
     SamplingParams,
@@ -74,6 +75,7 @@ __all__ = [
     "MAX_LOGPROBS",
     "MAX_SCORES",
     "NO_TOKEN",
+    "NO_VALUE",
     "SEGMENTS",
     "STEP_SEGMENTS",
     "Admitted",

@@ -248,7 +248,7 @@ class Completion(Message, frozen=True):
     embedding: bytes | None = None
     """What the request asked for, if that was one: see PooledRow."""
     scores: tuple[TokenLogprob, ...] = ()
-    """Of its prompt's tokens, where it asked; the first has no value (NaN)."""
+    """Of its prompt's tokens, where it asked; the first has NO_VALUE."""
 
 
 class ClientSink(Protocol):

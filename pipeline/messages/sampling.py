@@ -117,6 +117,10 @@ class Logprobs(Message, frozen=True):
     """what they have."""
 
 
+NO_VALUE = 1.0
+"""No logarithm of a probability: that of the first token of a prompt, which comes after nothing."""
+
+
 class TokenLogprob(NamedTuple):
     """One token as a client is told of it."""
 

@@ -220,7 +220,7 @@ class TokenBatch(Message, frozen=True):
     embeddings: dict[int, bytes] = {}
     """By request id, of terminal rows without a token."""
     scores: Logprobs | None = None
-    """Of prompts, the first token of each included, whose value is NaN. Their requests need have no row."""
+    """Of prompts, the first token of each included, which has NO_VALUE. Their requests need have no row."""
 
 
 class TextBatch(Message, frozen=True):
