@@ -25,7 +25,7 @@ from pipeline.messages import DeviceReady, SamplingParams
 from pipeline.runtime.bridge import RunnerFactory
 from pipeline.runtime.frames import RunnerSpec
 from pipeline.runtime.inbox import Inbox
-from pipeline.runtime.stage import Stage, StageContext
+from pipeline.runtime.stage import STAGE_API, Stage, StageContext
 from pipeline.runtime.supervisor import AnyStage, Supervisor
 from pipeline.runtime.trace import Trace
 from pipeline.telemetry import Sampler, Settings, Telemetry, TraceSampler
@@ -228,6 +228,11 @@ def _stage_class(config: Config, plan: Graph, name: str) -> StageClass:
         raise ConfigError(f"{key} = {path!r}: must be a subclass of pipeline.runtime.stage.Stage")
     if inspect.isabstract(stage_class):
         raise ConfigError(f"{key} = {path!r}: leaves abstract methods: {_abstract(stage_class)}")
+    if stage_class.api != STAGE_API:
+        raise ConfigError(
+            f"{key} = {path!r}: was written for version {stage_class.api!r} of the stage API; this server "
+            f"has version {STAGE_API}: docs/stages.md says what has changed"
+        )
     sent = _carried(plan, lambda link: link.target == name)
     carried = _carried(config.whole, lambda link: link.source == name)
     _check_links(key, path, name, stage_class, sent, carried)

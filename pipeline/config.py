@@ -86,6 +86,8 @@ class AdminConfig(Section, frozen=True):
     host: Text = "127.0.0.1"
     port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] | None = None
     """0: any free one; None: the one after the door's, any free one where the door's is 0."""
+    allow_swap: bool = False
+    """Whether the user who runs the server may put other code in a stage's place while it runs."""
 
 
 class TopologyConfig(Section, frozen=True):

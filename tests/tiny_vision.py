@@ -25,7 +25,8 @@ PROCESSOR: dict[str, Any] = {
 }
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n"
-    "{% for part in message.content %}{% if part.type == 'image' %}<image>\n{% else %}{{ part.text }}{% endif %}"
+    "{% for part in message.content %}"
+    "{% if part.type == 'image' %}<image>\n{% else %}{{ part.text }}{% endif %}"
     "{% endfor %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )

@@ -21,5 +21,6 @@ class MinPOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MinPSample(Sample):
+    api = 1
     Options = MinPOptions
     device_op = "examples.min_p.min_p:MinPSampling"

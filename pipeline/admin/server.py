@@ -10,6 +10,7 @@ from aiohttp import web
 
 from pipeline.admin.api import Api
 from pipeline.admin.guard import WILDCARDS, guard
+from pipeline.admin.stages import StagesApi
 from pipeline.assemble import Pipeline
 from pipeline.checkpoint.card import ModelCard
 from pipeline.config import AdminConfig, Config
@@ -28,6 +29,7 @@ class AdminServer:
 
     def __init__(self, pipeline: Pipeline, config: AdminConfig, card: ModelCard) -> None:
         self.api = Api(pipeline, card)
+        self.stages = StagesApi(pipeline, is_allowed=config.allow_swap)
         self._ingress: Any = pipeline.stages["ingress"][0]
         self._config = config
         self._log = structlog.get_logger()
@@ -63,6 +65,7 @@ class AdminServer:
             await runner.cleanup()
             raise _cannot_listen(self._config.host, port, error) from error
         self._runner, self.port = runner, site.port
+        self.stages.start(self.port)
 
     def door_is_open(self) -> None:
         """The pipeline is ready: the page may say so, and use the door."""
@@ -72,6 +75,7 @@ class AdminServer:
         """Idempotent."""
         runner, self._runner = self._runner, None
         if runner is not None:
+            self.stages.stop()
             self.api.close()
             await runner.cleanup()
 
@@ -96,6 +100,8 @@ class AdminServer:
         app.router.add_get("/api/kv/events", api.kv.events, allow_head=False)
         app.router.add_get("/api/kv/root", api.kv.root)
         app.router.add_delete("/api/kv/pins", api.kv.clear_pins)
+        app.router.add_get("/api/stages", self.stages.list)
+        app.router.add_post("/api/stages/{name}/swap", self.stages.swap)
         app.router.add_get("/metrics", api.metrics)
         app.router.add_get("/debug/trace", api.trace)
         app.on_response_prepare.append(api.protect)

@@ -13,8 +13,9 @@ import jinja2.nodes
 import jinja2.parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from pipeline.core.image_tokens import pieces
 from pipeline.errors import ModelError, RequestError
-from pipeline.messages import ChatMessage
+from pipeline.messages import ChatMessage, ImagePart
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 """Roles a client may use. Others are refused: many templates make a marker of the role's text."""
@@ -28,23 +29,33 @@ class ChatTemplate:
         variables: what the template may ask for beside the messages, e.g. bos_token.
         strftime: the local time in a given format, for templates that state the date.
         max_chars: bound of a rendered text.
+        image_marker: what stands for an image in a text; empty: the model reads none.
     """
 
     def __init__(
-        self, source: str, variables: dict[str, str], strftime: Callable[[str], str], max_chars: int
+        self,
+        source: str,
+        variables: dict[str, str],
+        strftime: Callable[[str], str],
+        max_chars: int,
+        image_marker: str = "",
     ) -> None:
         self.source = source
         self._variables = variables
         self._max_chars = max_chars
+        self._image_marker = image_marker
+        self._takes_parts = False
         environment = _environment(strftime)
         try:
             self._template = environment.from_string(source)
         except jinja2.TemplateSyntaxError as error:
             raise ModelError(f"the chat template, line {error.lineno}: {error.message}") from error
+        if image_marker:
+            self._takes_parts = self._writes_markers()
 
     def render(self, messages: Sequence[ChatMessage], tools: list[Any] | None = None) -> str:
         """The conversation up to where the answer begins. RequestError if the template refuses it."""
-        plain = [_plain(message) for message in messages]
+        plain = [_plain(message) | {"content": self._content(message)} for message in messages]
         parts: list[str] = []
         num_chars = 0
         try:
@@ -69,6 +80,26 @@ class ChatTemplate:
             )
         return "".join(parts)
 
+    def _writes_markers(self) -> bool:
+        """Whether it makes the marker of a part that is an image; else it knows only contents that are texts."""
+        self._takes_parts = True
+        image = ImagePart(0, "")
+        try:
+            return self._image_marker in self.render([ChatMessage("user", "a", images=(image,))])
+        except RequestError:
+            return False
+
+    def _content(self, message: ChatMessage) -> str | list[dict[str, str]]:
+        """As transformers' processors have it; where it takes texts, images are their markers in these."""
+        texts = pieces(message)
+        if not self._takes_parts:
+            return self._image_marker.join(texts)
+        parts: list[dict[str, str]] = []
+        for index, text in enumerate(texts):
+            parts += [{"type": "image"}] if index else []
+            parts += [{"type": "text", "text": text}] if text else []
+        return parts
+
 
 def check_messages(messages: Sequence[ChatMessage]) -> None:
     """RequestError if there are none, or a role is unknown."""
@@ -84,7 +115,7 @@ def check_messages(messages: Sequence[ChatMessage]) -> None:
 
 def _plain(message: ChatMessage) -> dict[str, Any]:
     """As Hugging Face's templates take it: a call's arguments are an object, not its JSON."""
-    plain: dict[str, Any] = {"role": message.role, "content": message.content}
+    plain: dict[str, Any] = {"role": message.role}
     if message.tool_calls:
         plain["tool_calls"] = [
             {

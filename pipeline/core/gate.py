@@ -60,6 +60,8 @@ class _Entry:
     share: float
     is_generated: bool
     """Its answer is text, not an embedding."""
+    num_image_tokens: int = 0
+    """Of its prompt."""
     started_ns: int | None = None
     """When it got its slot."""
     is_released: bool = False
@@ -149,8 +151,9 @@ class Gate:
         entry = self._entries.get(request_id)
         if entry is None:
             return
-        if entry.num_chars and num_prompt_tokens:
-            ratio = entry.num_chars / num_prompt_tokens
+        num_text_tokens = num_prompt_tokens - entry.num_image_tokens
+        if entry.num_chars and num_text_tokens > 0:
+            ratio = entry.num_chars / num_text_tokens
             self._chars_per_token += _GAIN * (ratio - self._chars_per_token)
         self._queue(entry, -1)
         entry.num_prompt_tokens = num_prompt_tokens
@@ -249,11 +252,21 @@ class Gate:
         else:
             num_tokens = len(request.prompt or ())
         num_tokens = num_tokens or math.ceil(num_chars / self._chars_per_token)
+        num_tokens += request.num_image_tokens
         max_tokens = request.sampling.max_tokens
         terms = request.terms
         claim = Claim(terms.tenant, terms.priority, self._num_output_tokens(max_tokens).bit_length())
         share = self._share(terms, num_tokens, max_tokens)
-        return _Entry(terms, num_chars, num_tokens, max_tokens, claim, share, not request.pooling)
+        return _Entry(
+            terms,
+            num_chars,
+            num_tokens,
+            max_tokens,
+            claim,
+            share,
+            not request.pooling,
+            request.num_image_tokens,
+        )
 
     def _share(self, terms: Terms, num_prompt_tokens: int, max_tokens: int | None) -> float:
         """Of the device: of its slots or its blocks, whichever is more."""

@@ -59,9 +59,9 @@ class QuantileLengths:
 class JudgedLengths:
     """A predictor, and how wrong it has been: the mean error is error_tokens / num_judged."""
 
-    def __init__(self, predictor: LengthPredictor) -> None:
-        self.num_judged = 0
-        self.error_tokens = 0
+    def __init__(self, predictor: LengthPredictor, num_judged: int = 0, error_tokens: int = 0) -> None:
+        self.num_judged = num_judged
+        self.error_tokens = error_tokens
         """Absolute errors, all judged answers together."""
         self._predictor = predictor
 

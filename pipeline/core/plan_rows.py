@@ -74,6 +74,7 @@ class PlanRows:
                 sequence.num_prompt_tokens,
                 sequence.token_ids.copy() if sequence.sampling.follows_tokens else [],
                 sequence.pooling,
+                tuple(image for image in sequence.images if image.end > sequence.num_computed),
             )
         )
         sequence.num_told, sequence.dropped_cols = 0, []

@@ -6,6 +6,8 @@ from hashlib import blake2b
 from struct import Struct
 from typing import NamedTuple
 
+from pipeline.messages import PromptImage
+
 KEY_BYTES = 32
 
 
@@ -81,20 +83,36 @@ class PrefixHash:
         self._secret = secret
         self._pack: Callable[..., bytes] = Struct(f"<{block_size}I").pack
 
-    def first(self, tenant: str, salt: str, token_ids: Iterable[int]) -> Link:
-        """Of a chain that belongs to a tenant under a salt. `token_ids`: block_size of them."""
-        return self._link(b"first", _framed(self._model, tenant, salt), token_ids)
+    def first(self, tenant: str, salt: str, token_ids: Iterable[int], images: bytes = b"") -> Link:
+        """Of a chain that belongs to a tenant under a salt. `token_ids`: block_size of them.
 
-    def after(self, link: Link, token_ids: Iterable[int]) -> Link:
+        Args:
+            images: what `images_in` says of the block.
+        """
+        return self._link(b"first", _framed(self._model, tenant, salt), token_ids, images)
+
+    def after(self, link: Link, token_ids: Iterable[int], images: bytes = b"") -> Link:
         """The next one of its chain."""
-        return self._link(b"after", link.key, token_ids)
+        return self._link(b"after", link.key, token_ids, images)
 
-    def _link(self, kind: bytes, parent: bytes, token_ids: Iterable[int]) -> Link:
+    def _link(self, kind: bytes, parent: bytes, token_ids: Iterable[int], images: bytes) -> Link:
         tokens = self._pack(*token_ids)
-        return Link(parent, tokens, self._hash(kind, parent + tokens))
+        return Link(parent, tokens, self._hash(kind, parent + tokens + images))
 
     def _hash(self, kind: bytes, data: bytes) -> bytes:
         return blake2b(data, digest_size=KEY_BYTES, key=self._secret, person=kind).digest()
+
+
+def images_in(images: Iterable[PromptImage], start: int, end: int) -> bytes:
+    """Which images have tokens among start ... end - 1 of a prompt, and where: their token ids are all alike.
+
+    A digest and its place, of fixed lengths, for each; empty where no image has.
+    """
+    return b"".join(
+        image.start.to_bytes(8, "little") + image.digest
+        for image in images
+        if image.start < end and start < image.end
+    )
 
 
 def _framed(*fields: str) -> bytes:

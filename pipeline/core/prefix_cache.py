@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from pipeline.core.kv_events import KvEvents
-from pipeline.core.prefix import NOWHERE, Entry, Link, PrefixHash
+from pipeline.core.prefix import NOWHERE, Entry, Link, PrefixHash, images_in
 from pipeline.core.sequence import Sequence
 from pipeline.core.tiers import Tiers
 from pipeline.messages import DeviceReady, DiskMoved, DiskMoves
@@ -301,10 +301,11 @@ class PrefixCache:
         """Of its block `index`, whose tokens are known; `index` grows by one at most from call to call."""
         links, size = sequence.prefix.links, self._block_size
         if index == len(links):
-            terms, token_ids = sequence.terms, sequence.token_ids[index * size : (index + 1) * size]
+            start, end, terms = index * size, (index + 1) * size, sequence.terms
+            token_ids, images = sequence.token_ids[start:end], images_in(sequence.images, start, end)
             links.append(
-                self._hash.after(links[-1], token_ids)
+                self._hash.after(links[-1], token_ids, images)
                 if links
-                else self._hash.first(terms.tenant, terms.cache_salt, token_ids)
+                else self._hash.first(terms.tenant, terms.cache_salt, token_ids, images)
             )
         return links[index]

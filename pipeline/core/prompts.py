@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from tokenizers import AddedToken, Encoding, Tokenizer
 
 from pipeline.core.chat import ChatTemplate
+from pipeline.core.image_tokens import pieces, rejoined
 from pipeline.errors import RequestError
 from pipeline.messages import ChatMessage
 
@@ -94,8 +95,7 @@ class PromptEncoder:
 
     def _hidden(self, message: ChatMessage, hidden: "_Placeholders") -> ChatMessage:
         return replace(
-            message,
-            content=self._hide(message.content, hidden),
+            rejoined(message, [self._hide(text, hidden) for text in pieces(message)]),
             tool_calls=tuple(
                 replace(call, arguments=json.dumps(self._hide_all(json.loads(call.arguments), hidden)))
                 for call in message.tool_calls

@@ -205,6 +205,11 @@ class Scheduler:
             rejections.append(rejected)
         return rejections
 
+    def go_by(self, policies: Policies) -> None:
+        """Be decided by others from now on, which know what those before must not forget (make_others)."""
+        if policies is not self.policies:
+            self.waiting.go_by(policies, self._live.values())
+
     # The device is lost, and another one is there ------------------------------------------
 
     def device_lost(self, *, is_out_of_memory: bool = False) -> list[int]:

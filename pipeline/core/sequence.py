@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pipeline.core.prefix import Prefix
 from pipeline.core.retention import KEEP_ALL, Retention
 from pipeline.core.timeline import Clocked
-from pipeline.messages import Pooling, SamplingParams, Terms, TokenizedRequest
+from pipeline.messages import Pooling, PromptImage, SamplingParams, Terms, TokenizedRequest
 
 NOT_TOLD = -1
 
@@ -33,6 +33,8 @@ class Sequence:
     clocked: Clocked
     pooling: Pooling = ""
     """It ends with its prompt, and yields an embedding: that counts as its one token, and has no row."""
+    images: tuple[PromptImage, ...] = ()
+    """Of its prompt; kept until it ends, for it may be computed again."""
     end_ids: frozenset[int] = frozenset()
     """Token ids that end it."""
     epoch: int = 0
@@ -90,6 +92,7 @@ class Sequence:
             arrived_ns=request.arrived_ns,
             clocked=Clocked(request.segments_ns, request.sent_ns),
             pooling=request.pooling,
+            images=request.images,
         )
 
     @property

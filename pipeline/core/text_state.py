@@ -1,10 +1,9 @@
 """What the stages of the text side know between two batches, in words that any implementation can take up.
 
 One stage tells these to whoever takes its place: detokenize `DetokenizeState`, filter `FilterState`, stream
-`StreamState`. They are values: nothing in them changes after they were told, but for what an Answer is.
+`StreamState`. They are values: nothing in them changes after they were told, but for what an Answer is. Where
+no request is live, each is what it is without arguments.
 """
-
-from collections.abc import Sequence
 
 import msgspec
 
@@ -35,7 +34,7 @@ class TextState(msgspec.Struct, frozen=True):
 
 
 class DetokenizeState(msgspec.Struct, frozen=True):
-    texts: Sequence[TextState] = ()
+    texts: tuple[TextState, ...] = ()
     """Of every request from its Started to its terminal row, or to its stop string."""
 
 
@@ -51,15 +50,15 @@ class FilteredText(msgspec.Struct, frozen=True):
 
 
 class FilterState(msgspec.Struct, frozen=True):
-    texts: Sequence[FilteredText] = ()
+    texts: tuple[FilteredText, ...] = ()
     """Of every request from its Started to its terminal row, those without rules included: others may have
     some for them."""
-    stopped: Sequence[int] = ()
+    stopped: tuple[int, ...] = ()
     """Requests that a rule has ended, and whose terminal row is still to come."""
 
 
 class StreamState(msgspec.Struct, frozen=True):
-    answers: Sequence[Answer] = ()
+    answers: tuple[Answer, ...] = ()
     """Of every request from its Open to its ending; given away, but for their sinks."""
     step: TextBatch | None = None
     """The latest that came, and"""

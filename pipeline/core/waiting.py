@@ -1,6 +1,9 @@
 """Waiting: the sequences without a slot."""
 
+from collections.abc import Iterable
+
 from pipeline.core.policies import Policies
+from pipeline.core.policies.contracts import Order
 from pipeline.core.residents import Residents
 from pipeline.core.sequence import Sequence
 
@@ -14,7 +17,10 @@ class Waiting:
 
     def __init__(self, policies: Policies) -> None:
         self._policies = policies
-        self._order = policies.order
+
+    @property
+    def _order(self) -> Order:
+        return self._policies.order
 
     @property
     def num_eligible(self) -> int:
@@ -50,6 +56,21 @@ class Waiting:
         sequence.is_fetching = False
         if not sequence.is_paused:
             self._order.push(sequence)
+
+    def go_by(self, others: Policies, live: Iterable[Sequence]) -> None:
+        """The policies become others: queue all up anew, waiting or not, so that each has its rank."""
+        is_new_order = others.order is not self._order
+        is_new_length = others.lengths is not self._policies.lengths
+        self._policies.become(others)
+        for sequence in live:
+            if is_new_length and not sequence.num_output_tokens:
+                others.lengths.predict(sequence)
+            if is_new_order and (sequence.slot >= 0 or not sequence.is_held_out):
+                self._order.push(sequence)
+            if sequence.slot < 0:
+                self._policies.shedding.push(sequence)
+            elif is_new_order:
+                self._order.discard(sequence)
 
     def head(self, now_ns: int) -> Sequence | None:
         """The first in order."""

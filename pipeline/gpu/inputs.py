@@ -77,8 +77,8 @@ class SlotTable:
     """Per-slot state, [max_num_seqs, ...]: block tables and sampling columns in host memory, the last sampled
     token on the device. A plan that admits a sequence to a slot replaces its state.
 
-    For a step: `prepare`, `send`, `see`, the forward pass, `constrain`, sampling, `remember`, `pool`, `weigh`,
-    `launched`.
+    For a step: `prepare`, `send`, `see`, the forward pass, `constrain`, sampling, `remember`, `pool`,
+    `weigh`, `launched`.
 
     Args:
         max_num_tokens: of a step.
@@ -155,7 +155,7 @@ class SlotTable:
             self.fill_in(step.inputs.token_ids, step.token_slots)
 
     def see(self, step: PreparedStep) -> StepInputs:
-        """What the model gets: the step's inputs, with what it sees of images. Queues its encoder for these."""
+        """What the model gets: the step's inputs, with what it sees of images, for which its encoder is queued."""
         if step.images is None:
             return step.inputs
         return replace(step.inputs, image_states=self._images.states(step.images))

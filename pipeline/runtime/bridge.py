@@ -99,6 +99,10 @@ class Device(Protocol):
 
     def move(self, moves: Any) -> None: ...
 
+    def listen(self, listener: Listener) -> None:
+        """Tell this one from now on, and nobody else; also of what was given to it before."""
+        ...
+
     def condemn(self) -> bool:
         """It answers no more, and the next `open` is to start anew. False: a thread cannot be ended."""
         ...
@@ -235,7 +239,7 @@ class ThreadDevice:
         capacities = [await self._asked(self._new_worker().start) for _ in range(self._factory.num_workers)]
         self._mover = self._workers[0].mover
         if self._mover is not None:
-            self._mover.start(lambda moved: self._call(self._listener.moved, moved))
+            self._mover.start(lambda moved: self._call(self._moved, moved))
         return capacities[0]
 
     def submit(self, worker: int, plan: Any) -> None:
@@ -244,6 +248,9 @@ class ThreadDevice:
     def move(self, moves: Any) -> None:
         assert self._mover is not None, "who has no disk is asked for no moves"
         self._mover.submit(moves)
+
+    def listen(self, listener: Listener) -> None:
+        self._listener = listener
 
     def condemn(self) -> bool:
         return False
@@ -256,14 +263,24 @@ class ThreadDevice:
             await asyncio.to_thread(worker.join)
 
     def _new_worker(self) -> DeviceThread[Any, Any]:
-        listener = self._listener
         worker: DeviceThread[Any, Any] = DeviceThread(
             self._factory.open,
-            lambda handle: self._call(listener.launched, handle),
-            lambda error: self._call(listener.failed, error),
+            lambda handle: self._call(self._launched, handle),
+            lambda error: self._call(self._failed, error),
         )
         self._workers.append(worker)
         return worker
+
+    # On the loop, where the listener may have changed since the thread said so.
+
+    def _launched(self, handle: object) -> None:
+        self._listener.launched(handle)
+
+    def _moved(self, moved: object) -> None:
+        self._listener.moved(moved)
+
+    def _failed(self, error: BaseException) -> None:
+        self._listener.failed(error)
 
     async def _asked(self, ask: Callable[[Opened], None]) -> object:
         """What the worker answers, on its thread; here it comes after all that it has told before."""

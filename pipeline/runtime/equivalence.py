@@ -76,9 +76,9 @@ class About(float):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, float):
             return NotImplemented
-        return (self != self and other != other) or math.isclose(
-            float(self), float(other), rel_tol=TOLERANCE, abs_tol=TOLERANCE
-        )
+        if math.isnan(self):
+            return math.isnan(other)
+        return math.isclose(self, other, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
 
     def __ne__(self, other: object) -> bool:
         return not self == other  # float has one of its own

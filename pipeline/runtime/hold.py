@@ -18,7 +18,7 @@ class _Kept(NamedTuple):
 
 
 class Hold:
-    """An ordered list of what is to be done, from `begin` to `commit` or `discard`."""
+    """An ordered list of what is to be done, from `begin` to `commit`."""
 
     def __init__(self) -> None:
         self.is_on = False
@@ -30,7 +30,7 @@ class Hold:
         self.is_on = True
 
     def seal(self) -> None:
-        """From now on nothing is done, whoever asks: the stage has been given up."""
+        """From now on nothing is done, nor what is kept, whoever asks: the stage has been given up."""
         self.is_on = self._is_sealed = True
         self._kept.clear()
 
@@ -58,11 +58,6 @@ class Hold:
                 await each.do(*each.args)
             else:
                 each.do(*each.args)
-        self.is_on = False
-
-    def discard(self) -> None:
-        """Do none of it."""
-        self._kept.clear()
         self.is_on = False
 
 

@@ -97,6 +97,11 @@ class ProcessDevice:
         if self._child is not None:
             self._child.send(moves)
 
+    def listen(self, listener: Listener) -> None:
+        self._listener = listener
+        if self._child is not None:
+            self._child.listener = listener
+
     def condemn(self) -> bool:
         if self._child is not None:
             self._child.can_go_on = False
@@ -115,7 +120,7 @@ class Child(asyncio.Protocol):
         self.process = process
         self.can_go_on = True
         """It runs, and nothing worse has happened to it than a lack of memory."""
-        self._listener = listener
+        self.listener = listener
         self._reader = FrameReader()
         self._plans: dict[int, StepPlan] = {}
         """Those out, by step."""
@@ -200,9 +205,9 @@ class Child(asyncio.Protocol):
         if isinstance(message, StepDone):
             plan = self._plans.pop(message.step_id, None)
             if plan is not None:  # else it is of a device that was lost
-                self._listener.launched(DoneStep(plan, message))
+                self.listener.launched(DoneStep(plan, message))
         elif isinstance(message, DiskMoved):
-            self._listener.moved(message)
+            self.listener.moved(message)
         elif isinstance(message, Ready):
             self._settle(message.capacity)
         elif isinstance(message, Fault):
@@ -218,7 +223,7 @@ class Child(asyncio.Protocol):
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(error)
         elif self._is_open:
-            self._listener.failed(error)
+            self.listener.failed(error)
 
     def _death(self) -> DeviceDied:
         """The socket ends shortly before the process can be asked how it did."""

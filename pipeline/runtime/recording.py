@@ -55,6 +55,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     """By the clock of those times that are in the messages."""
     stageline: str
     """The version of the program."""
+    device: bytes = b""
+    """The DeviceReady that was last told when the recording began, as `decode` reads it; empty: none was."""
 
 
 class End(msgspec.Struct, frozen=True):

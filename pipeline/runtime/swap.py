@@ -46,7 +46,7 @@ class Bounds(msgspec.Struct, frozen=True):
     trial_s: float = 1.0
     """After so long and `trial_batches` the newcomers are trusted,"""
     trial_batches: int = 16
-    max_trial_s: float = 5.0
+    max_trial_s: float = 3.0
     """or after so long, if there is less to do."""
 
 
@@ -263,7 +263,7 @@ class _Swap:
         return num_batches >= bounds.trial_batches or seconds >= bounds.max_trial_s
 
 
-def reason_of(error: Exception) -> str:
+def reason_of(error: BaseException) -> str:
     """In words, whatever was raised."""
     if isinstance(error, SwapRefused | TimeoutError) and str(error):
         return str(error)

@@ -23,6 +23,8 @@ class Point(IntEnum):
     # of a stage, recorded by the runtime for every stage author
     HANDLED = 0
     """The time is that at which the batch was taken, `key` how long handle() took, ns."""
+    SWAPPED = 1
+    """Another one was to take its place: `key` how long the inbox was paused, ns; `count` how it ended."""
     # of a request
     ARRIVED = 20
     TOKENIZED = 21

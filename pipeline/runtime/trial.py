@@ -3,7 +3,7 @@
     export_state     what it knows before the batch
     handle           with all that it does to the outside held back (runtime.hold), and bounded in time
     commit           now the outside sees it; or, if it failed,
-    discard          nobody does, and the one before gets that state, and the batch
+    seal             nobody does, nor of anything later; the one before gets that state, and the batch
 
 A batch is always seen by exactly one stage, so nothing is lost, doubled or reordered.
 """
@@ -61,11 +61,13 @@ class Trial:
 
     async def _try(self, batch: Sequence[Any]) -> None:
         self._state = self._stage.export_state()
+        num_errors = self._stage.service.num_errors
         self._hold.begin()
         try:
             await within(self._batch_s, self._stage.handle(batch))
         except Exception as error:
-            self._hold.discard()
+            self._hold.seal()
+            self._stage.service.num_errors = num_errors
             self.failure, self.batch = error, batch
             self._on_failure(error)
             return

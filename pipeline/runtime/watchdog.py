@@ -1,7 +1,7 @@
 """Watchdog: notices that a step does not end. One timer, whatever the number of steps."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 
 class Watchdog:
@@ -26,6 +26,18 @@ class Watchdog:
         self._begun_s[step_id] = loop.time()
         if self._timer is None:
             self._timer = loop.call_later(self._limit_s, self._look)
+
+    @property
+    def begun_s(self) -> dict[int, float]:
+        """When each step began that has not ended, by the loop's clock; the oldest first."""
+        return self._begun_s.copy()
+
+    def go_on(self, begun_s: Mapping[int, float]) -> None:
+        """Watch these, which another one has watched, and no others."""
+        self.clear()
+        if self._limit_s and begun_s:
+            self._begun_s = dict(begun_s)
+            self._timer = asyncio.get_running_loop().call_later(0, self._look)
 
     def end(self, step_id: int) -> None:
         """Steps that are not known are ignored."""

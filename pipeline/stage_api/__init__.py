@@ -8,16 +8,20 @@ without notice.
 
 from pipeline.checkpoint.card import ModelCard
 from pipeline.errors import ConfigError, RequestError, StagelineError
-from pipeline.runtime.hold import Hold
+from pipeline.runtime.equivalence import BY_REQUEST, MESSAGES, Equivalence, Fact, Key
 from pipeline.runtime.inbox import ALL, Inbox
 from pipeline.runtime.stage import STAGE_API, NoOptions, NoState, Outlet, Stage, StageContext
 
 __all__ = [
     "ALL",
+    "BY_REQUEST",
+    "MESSAGES",
     "STAGE_API",
     "ConfigError",
-    "Hold",
+    "Equivalence",
+    "Fact",
     "Inbox",
+    "Key",
     "ModelCard",
     "NoOptions",
     "NoState",

@@ -4,11 +4,15 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
+from pipeline import config as configuration
 from pipeline.bench import samples
+from pipeline.bench.compare.answers import compare_answers
+from pipeline.bench.compare.side import BUILT_IN, Input, Side, variant
+from pipeline.bench.feeds import feed_for
 from pipeline.bench.samples import Load
 from pipeline.checkpoint.card import ModelCard
 from pipeline.checkpoint.fake import byte_card
@@ -20,6 +24,7 @@ from pipeline.messages import (
     TokenBatch,
     TokenizedRequest,
 )
+from pipeline.runtime.bridge import RunnerFactory
 from pipeline.runtime.inbox import Inbox
 from pipeline.runtime.stage import Stage, StageContext
 from pipeline.runtime.testing import Collect, FakeHandle, FakeRunner, ManualClock, Script
@@ -33,6 +38,7 @@ __all__ = [
     "ManualClock",
     "Script",
     "byte_card",
+    "differences",
     "run_alone",
     "sample_messages",
 ]
@@ -104,6 +110,23 @@ async def run_alone(
     finally:
         await stage.stop()
     return {kind: sink.messages for kind, sink in sinks.items()}
+
+
+def differences(stage: str, use: str, **options: object) -> list[str]:
+    """Where the class of an import path answers otherwise than the built-in stage; empty: nowhere.
+
+    Both are fed the same, with a device that costs nothing; the built-in stage's `equivalence` says what must
+    be alike. Raises ConfigError: the class does not fit there, or the options do not fit it.
+    """
+    config = configuration.loads(f"[stages.{stage}]", "the default configuration")
+    load = msgspec.structs.replace(Load.of(byte_card(), 8), num_tokens=24, num_sequences=16)
+    fed = Input(lambda: feed_for(stage, load), lambda: feed_for(stage, load))
+    runner = RunnerFactory(lambda: cast(Any, FakeRunner()))
+    builtin = variant(config, stage, BUILT_IN, {}, "the built-in stage")
+    a = Side("a", stage, builtin, byte_card(), runner)
+    b = Side("b", stage, variant(config, stage, use, options, use), byte_card(), runner)
+    answers = asyncio.run(compare_answers(a, b, fed))
+    return [*map(str, answers.differences), *filter(None, [answers.failure])]
 
 
 async def _play(stage: AnyStage, messages: Iterable[object], *, is_all: bool) -> None:

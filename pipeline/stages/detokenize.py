@@ -99,7 +99,7 @@ class Detokenize(Stage[TokenBatch, NoOptions]):
         )
 
     def export_state(self) -> DetokenizeState:
-        return DetokenizeState([sequence.state for sequence in self._sequences.values()])
+        return DetokenizeState(tuple(sequence.state for sequence in self._sequences.values()))
 
     def import_state(self, state: DetokenizeState) -> None:
         self._sequences = {text.started.request_id: _Sequence(self._vocabulary, text) for text in state.texts}
@@ -141,7 +141,7 @@ class Detokenize(Stage[TokenBatch, NoOptions]):
                         finish = self._stop(request_id)
             request_ids.append(request_id)
             texts.append(text)
-            num_tokens.append(token_id != NO_TOKEN)
+            num_tokens.append(1 if token_id != NO_TOKEN else 0)
             finish_reasons.append(finish)
         return TextBatch(
             step.step_id,

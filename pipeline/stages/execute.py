@@ -6,7 +6,8 @@ times at most: past the budget the fault is the pipeline's end.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import msgspec
@@ -43,6 +44,26 @@ class ExecuteOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     watched, for they cannot be ended."""
 
 
+@dataclass(slots=True)
+class ExecuteState:
+    """What moves to whoever takes over, the device and all that is on its way with it."""
+
+    device: Device | None = None
+    """None: it is still to be made and opened."""
+    is_open: bool = False
+    """It takes plans. If not, a DeviceFailed or a Reopen is on its way."""
+    last_void_step: int = 0
+    """Up to this one, steps count as never run."""
+    results: deque[StepHandle] = field(default_factory=deque)
+    """For which sample has had no room yet."""
+    restarts_ns: Sequence[int] = ()
+    """When faults were spent of max_restarts, and"""
+    shortages_ns: Sequence[int] = ()
+    """of max_out_of_memory."""
+    begun_s: dict[int, float] = field(default_factory=dict)
+    """When the steps under way began, by the loop's clock, where somebody watches."""
+
+
 class DeviceFailed(Message, frozen=True):
     """A device's word, to this stage's own inbox."""
 
@@ -56,6 +77,15 @@ class Budget:
         self._limit = limit
         self._window_ns = window_ns
         self._spent_ns: deque[int] = deque()
+
+    @property
+    def spent_ns(self) -> Sequence[int]:
+        """When."""
+        return tuple(self._spent_ns)
+
+    def go_on(self, spent_ns: Iterable[int]) -> None:
+        """So much of another one's was spent."""
+        self._spent_ns = deque(spent_ns)
 
     def spend(self, now_ns: int) -> bool:
         """Whether there was one left."""
@@ -72,18 +102,20 @@ class Execute(Stage[Any, ExecuteOptions]):
     beside the steps, to whoever moves it.
 
     Never waits but for a device that is opened: the scheduler's credits bound how many plans can be here.
+
+    Whoever takes over gets the open device; its own options hold from then on. A batch cannot be taken back,
+    for the device has it.
     """
 
     Options = ExecuteOptions
     takes = (StepPlan, DiskMoves, Reopen)
     gives = (StepHandle, DeviceReady, DeviceLost, DiskMoved)
+    State = ExecuteState
     equivalence = BY_REQUEST
 
     def __init__(self, ctx: StageContext, options: ExecuteOptions) -> None:
         super().__init__(ctx, options)
-        self._device = _device(
-            ctx.resource(RunnerFactory), Listener(self._launched, self._moved, self._failed)
-        )
+        self._device = self._new_device()
         window_ns = int(options.restart_window_s * 1e9)
         self._restarts = Budget(options.max_restarts, window_ns)
         self._shortages = Budget(options.max_out_of_memory, window_ns)
@@ -94,7 +126,30 @@ class Execute(Stage[Any, ExecuteOptions]):
         """Of steps for which sample has no room, since results of a device that was lost are in its inbox."""
 
     async def start(self) -> None:
-        self._open(await self._device.open())
+        if not self.ctx.is_successor:
+            self._open(await self._device.open())
+
+    def export_state(self) -> ExecuteState:
+        return ExecuteState(
+            self._device,
+            self._is_open,
+            self._last_void_step,
+            self._results,
+            self._restarts.spent_ns,
+            self._shortages.spent_ns,
+            self._watchdog.begun_s,
+        )
+
+    def import_state(self, state: ExecuteState) -> None:
+        self._device = state.device or self._new_device()
+        self._device.listen(self._listener())
+        self._is_open, self._last_void_step = state.is_open, state.last_void_step
+        self._restarts.go_on(state.restarts_ns)
+        self._shortages.go_on(state.shortages_ns)
+        self._watchdog.go_on(state.begun_s)
+        self._results = state.results
+        if self._results:
+            self.ctx.outlet(StepHandle).when_room(self._pass_on)
 
     async def handle(self, batch: Sequence[Any]) -> None:
         for message in batch:
@@ -114,6 +169,15 @@ class Execute(Stage[Any, ExecuteOptions]):
     async def stop(self) -> None:
         self._watchdog.clear()
         await self._device.close()
+
+    def _listener(self) -> Listener:
+        return Listener(self._launched, self._moved, self._failed)
+
+    def _new_device(self) -> Device:
+        factory = self.ctx.resource(RunnerFactory)
+        if factory.process is None:
+            return ThreadDevice(factory, self._listener())
+        return ProcessDevice(factory.process, self._listener())
 
     # Lost, and opened again -----------------------------------------------------------------
 
@@ -183,9 +247,3 @@ class Execute(Stage[Any, ExecuteOptions]):
     def _moved(self, moved: DiskMoved) -> None:
         if self._is_open:
             self.ctx.outlet(DiskMoved).post(moved)
-
-
-def _device(factory: RunnerFactory, listener: Listener) -> Device:
-    if factory.process is None:
-        return ThreadDevice(factory, listener)
-    return ProcessDevice(factory.process, listener)

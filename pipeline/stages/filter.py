@@ -83,11 +83,11 @@ class Filter(Stage[TextBatch, FilterOptions]):
         return len(self._live) + len(self._stopped)
 
     def export_state(self) -> FilterState:
-        texts = [
+        texts = (
             FilteredText(request_id, live.tenant, live.content.before, live.content.held)
             for request_id, live in self._live.items()
-        ]
-        return FilterState(texts, list(self._stopped))
+        )
+        return FilterState(tuple(texts), tuple(self._stopped))
 
     def import_state(self, state: FilterState) -> None:
         self._live = {text.request_id: self._taken_up(text) for text in state.texts}

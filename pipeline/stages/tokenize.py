@@ -20,11 +20,13 @@ from pipeline.checkpoint.card import ModelCard
 from pipeline.core.admission import fit, fit_whole, num_kept
 from pipeline.core.chat import ChatTemplate, check_messages
 from pipeline.core.completed_sampling import complete
+from pipeline.core.image_tokens import check_read, with_images
 from pipeline.core.prompts import PromptEncoder
 from pipeline.errors import ConfigError, RequestError
 from pipeline.messages import (
     ChatMessage,
     GenerateRequest,
+    PromptImage,
     Rejected,
     SamplingParams,
     TokenCall,
@@ -53,7 +55,10 @@ class TokenizeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Tokenize(Stage[GenerateRequest | TokenCall, TokenizeOptions]):
-    """Answers every request with exactly one message; what is wrong with one never touches another."""
+    """Answers every request with exactly one message; what is wrong with one never touches another.
+
+    One that encodes elsewhere overrides start(), stop(), encode() and answer().
+    """
 
     Options = TokenizeOptions
     takes = (GenerateRequest, TokenCall)
@@ -71,6 +76,14 @@ class Tokenize(Stage[GenerateRequest | TokenCall, TokenizeOptions]):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=self.ctx.name)
         card = self.ctx.resource(ModelCard)
         self._encoder = await self._in_thread(lambda: BatchEncoder(card, self.options))
+
+    async def encode(self, requests: Sequence[GenerateRequest]) -> list["Encoded | Exception"]:
+        """See BatchEncoder."""
+        return await self._in_thread(lambda: self._encoder.encode(requests))
+
+    async def answer(self, call: TokenCall) -> list[int] | str | Exception:
+        """See BatchEncoder; what that raises is returned."""
+        return await self._in_thread(lambda: attempt(self._encoder.answer, call))
 
     async def stop(self) -> None:
         thread, self._thread = self._thread, None
@@ -90,7 +103,7 @@ class Tokenize(Stage[GenerateRequest | TokenCall, TokenizeOptions]):
 
     async def _encode(self, batch: Sequence[GenerateRequest]) -> None:
         taken_ns = self.ctx.clock()
-        outcomes = await self._in_thread(lambda: self._encoder.encode(batch))
+        outcomes = await self.encode(batch)
         for request, outcome in zip(batch, outcomes, strict=True):
             if isinstance(outcome, Exception):
                 self._reject(request.request_id, outcome)
@@ -107,14 +120,19 @@ class Tokenize(Stage[GenerateRequest | TokenCall, TokenizeOptions]):
             encoded.sampling,
             request.arrived_ns,
             now_ns,
-            (request.sent_ns - request.arrived_ns, taken_ns - request.sent_ns, now_ns - taken_ns),
+            (
+                request.sent_ns - request.arrived_ns,
+                taken_ns - request.sent_ns - request.images_ns,
+                now_ns - taken_ns + request.images_ns,
+            ),
             request.terms,
             request.pooling,
+            encoded.images,
         )
         await self.ctx.outlet(TokenizedRequest).send(message)
 
     async def _answer(self, call: TokenCall) -> None:
-        outcome = await self._in_thread(lambda: _attempt(self._encoder.answer, call))
+        outcome = await self.answer(call)
         if isinstance(outcome, Exception):
             self.ctx.do(call.reply.error, self._told(outcome, None))
         else:
@@ -144,6 +162,8 @@ class Encoded(NamedTuple):
     token_ids: list[int]
     sampling: SamplingParams
     """The request's, with what tokenize fills in."""
+    images: tuple[PromptImage, ...] = ()
+    """With their places among the token ids."""
 
 
 class BatchEncoder:
@@ -164,16 +184,17 @@ class BatchEncoder:
                 f"for at most {card.architecture.max_position}"
             )
         self._encoder = PromptEncoder(card.new_tokenizer())
-        self._template = _template(card, options.max_rendered_chars)
+        self._vision = card.architecture.vision
+        self._template = _template(card, options.max_rendered_chars, self._image_marker())
 
     def encode(self, requests: Sequence[GenerateRequest]) -> list[Encoded | Exception]:
         """One outcome per request: what is sent on, or why the request is refused."""
-        prompts: list[Prompt] = [_attempt(self._read, request) for request in requests]
+        prompts: list[Prompt] = [attempt(self._read, request) for request in requests]
         for is_chat in (False, True):
             indices = [i for i, request in enumerate(requests) if (request.chat is not None) == is_chat]
             self._encode_texts(prompts, indices, is_chat)
         return [
-            prompt if isinstance(prompt, Exception) else _attempt(self._admit, request, prompt)
+            prompt if isinstance(prompt, Exception) else attempt(self._admit, request, prompt)
             for request, prompt in zip(requests, prompts, strict=True)
         ]
 
@@ -190,6 +211,7 @@ class BatchEncoder:
     def _read(self, request: GenerateRequest) -> str | list[int]:
         """The request's text, checked and with the template applied, or its token ids."""
         if request.chat is not None:
+            check_read(request)
             return self._read_chat(request.chat, request.tools)
         if isinstance(request.prompt, str):
             return self._read_prompt(request.prompt)
@@ -228,20 +250,24 @@ class BatchEncoder:
         if not texts:
             return
         encode = partial(self._encoder.encode, is_rendered=is_rendered)
-        encodings = _attempt(encode, list(texts.values()))
+        encodings = attempt(encode, list(texts.values()))
         if isinstance(encodings, Exception):  # find out whose fault it is
             for i, text in texts.items():
-                single = _attempt(encode, [text])
+                single = attempt(encode, [text])
                 prompts[i] = single if isinstance(single, Exception) else single[0]
         else:
             for i, encoding in zip(texts, encodings, strict=True):
                 prompts[i] = encoding
 
+    def _image_marker(self) -> str:
+        return self._encoder.decode([self._vision.image_token_id]) if self._vision else ""
+
     def _admit(self, request: GenerateRequest, prompt: Encoding | list[int]) -> Encoded:
         if request.pooling:
             return self._admit_whole(request, prompt)
         is_chat, sampling = request.chat is not None, request.sampling
-        num_tokens = num_kept(len(prompt), sampling, self._max_model_len)
+        more = self._vision.num_tokens - 1 if self._vision else 0  # each image has its marker already
+        num_tokens = num_kept(len(prompt) + len(request.images) * more, sampling, self._max_model_len)
         max_tokens = fit(  # first, for the ids of a text that is far too long would take a while to make
             num_tokens,
             sampling.max_tokens,
@@ -252,6 +278,10 @@ class BatchEncoder:
         if isinstance(prompt, Encoding):
             prompt = self._encoder.ids_of(prompt, is_rendered=is_chat)
         filled = complete(sampling, max_tokens, self._eos_ids, self._encoder)
+        if self._vision and request.images:
+            vision = self._vision
+            prompt, images = with_images(prompt, request.images, vision.image_token_id, vision.num_tokens)
+            return Encoded(prompt, filled, images)
         return Encoded(prompt[len(prompt) - num_tokens :], filled)
 
     def _admit_whole(self, request: GenerateRequest, prompt: Encoding | list[int]) -> Encoded:
@@ -264,12 +294,12 @@ class BatchEncoder:
         return Encoded(prompt[len(prompt) - num_tokens :], sampling)
 
 
-def _template(card: ModelCard, max_chars: int) -> ChatTemplate | None:
+def _template(card: ModelCard, max_chars: int, image_marker: str) -> ChatTemplate | None:
     if card.chat_template is None:
         return None
     tokens = {"bos_token": card.bos_token, "eos_token": card.eos_token}
     variables = {name: token for name, token in tokens.items() if token is not None}
-    return ChatTemplate(card.chat_template, variables, time.strftime, max_chars)
+    return ChatTemplate(card.chat_template, variables, time.strftime, max_chars, image_marker)
 
 
 def _check_bytes(texts: Sequence[str], limit: int, param: str) -> None:
@@ -290,7 +320,8 @@ def _check_bytes(texts: Sequence[str], limit: int, param: str) -> None:
         )
 
 
-def _attempt(work: Callable[..., R], *args: object) -> R | Exception:
+def attempt(work: Callable[..., R], *args: object) -> R | Exception:
+    """What it returns, or raises. Only in a thread or a process that computes, where nobody is cancelled."""
     try:
         return work(*args)
     except Exception as error:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from pipeline.runtime.swap import Ending
 from pipeline.runtime.trace import Point, Trace, TracePoint
 from pipeline.telemetry.journal import Journal, RequestRecord, StepRecord
 from pipeline.telemetry.request_parts import STAGES
@@ -18,6 +19,8 @@ from pipeline.telemetry.request_tracks import ended_request, live_request
 from pipeline.telemetry.trace_events import Event, Process, Slice, in_lanes
 
 DEVICE = "device"
+SWAP_ENDINGS = tuple(str(ending) for ending in Ending)
+"""By their place here, as a trace point tells it."""
 
 
 class Recorded(NamedTuple):
@@ -50,6 +53,7 @@ def _events(recorded: Recorded, base_ns: int) -> Iterator[Event]:
     points = [point for point in recorded.points if point[0] >= recorded.since_ns]
     server, requests = Process(1, "server"), Process(2, "requests")
     yield from _stages(points, server, base_ns)
+    yield from _swaps(points, server, base_ns)
     yield from _device(recorded.steps, server, base_ns)
     yield from _counters(recorded.steps, server, base_ns)
     yield from _requests(recorded, requests, base_ns)
@@ -86,6 +90,14 @@ def _stage_slices(points: Iterable[TracePoint], base_ns: int) -> Iterator[tuple[
         if point == Point.HANDLED:
             begin_ns = at_ns - base_ns
             yield stage, Slice(begin_ns, begin_ns + took_ns, stage, {"messages": count})
+
+
+def _swaps(points: Iterable[TracePoint], server: Process, base_ns: int) -> Iterator[Event]:
+    """Another one was to take the place of a stage."""
+    for at_ns, point, stage, paused_ns, ending in points:
+        if point == Point.SWAPPED:
+            args = {"ending": SWAP_ENDINGS[ending], "paused_us": paused_ns / 1000}
+            yield server.instant(stage, "swap", at_ns - base_ns, args)
 
 
 def _device(steps: Iterable[StepRecord], server: Process, base_ns: int) -> Iterator[Event]:

@@ -4,6 +4,7 @@ Nothing here runs per token: a request is observed once, when it ends, a step on
 inboxes, stages and the scheduler are asked for their state by the scrape. Names and units: docs/metrics.md.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pipeline.messages import DeviceReady
@@ -128,7 +129,10 @@ class Telemetry:
         return page(self._families())
 
     def _families(self) -> Iterable[Family]:
-        gauges = {name: value for read in self._gauges for name, value in read().items()}
+        gauges: defaultdict[str, float] = defaultdict(float)
+        for read in self._gauges:  # two stages of a class name the same
+            for name, value in read().items():
+                gauges[name] += value
         yield from self._requests.families()
         yield from self._stages.families()
         yield from self._steps.families(gauges.get("kv_blocks_used", 0))

@@ -122,7 +122,7 @@ def clip(tmp_path: Path) -> Published:
 
 
 def check(published: Published, chunks: list[int]) -> None:
-    """The logits after a prompt of three images, computed in these chunks, beside another one of one image."""
+    """The logits after a prompt of three images, computed in these chunks, beside another of one image."""
     assert published.architecture.vision is not None
     num_tokens = published.architecture.vision.num_tokens
     keep = KeepLogits()

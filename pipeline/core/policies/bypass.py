@@ -16,8 +16,9 @@ class Bypass:
     request's own and are never reset, so being overtaken by a new head in between changes no bound.
     """
 
-    def __init__(self, max_passes: int, max_ns: int) -> None:
-        self.num_passes = 0
+    def __init__(self, max_passes: int, max_ns: int, num_passes: int = 0) -> None:
+        self.num_passes = num_passes
+        """So far."""
         self._max_passes = max_passes
         self._max_ns = max_ns
 

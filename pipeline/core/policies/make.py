@@ -31,12 +31,16 @@ KEY = "stages.schedule.options"
 
 
 class Parts:
-    """What a policy may be made of."""
+    """What a policy may be made of.
 
-    def __init__(self, options: SchedulingOptions, device: DeviceReady) -> None:
+    Args:
+        cost: what is known already of what steps cost.
+    """
+
+    def __init__(self, options: SchedulingOptions, device: DeviceReady, cost: StepCost | None = None) -> None:
         self.options = options
         self.device = device
-        self.asked_cost: StepCost | None = None
+        self.asked_cost = cost
 
     @property
     def cost(self) -> StepCost:
@@ -73,6 +77,21 @@ def _quantile(parts: Parts) -> LengthPredictor:
     return QuantileLengths(parts.options.length_quantile)
 
 
+_OF_ORDERS = (
+    "policy",
+    "priority_ageing_s",
+    "sjf_tokens_per_s",
+    "sjf_prompt_weight",
+    "fair_weights",
+    "fair_prompt_weight",
+    "fair_output_weight",
+    "ttft_target_ms",
+    "tpot_target_ms",
+    "deadline_classes",
+)
+"""Options that ours are made from,"""
+_OF_PREDICTORS = ("length_predictor", "length_quantile")
+"""and these."""
 ORDERS: dict[str, Callable[[Parts], Order]] = {
     "fcfs": _fcfs,
     "priority": _priority,
@@ -92,6 +111,7 @@ def make_policies(options: SchedulingOptions, device: DeviceReady) -> Policies:
     eviction: Eviction = Swap(device, host, parts.cost) if device.num_host_blocks else Recompute()
     predictor = _make("length_predictor", options.length_predictor, PREDICTORS, LengthPredictor, parts)
     return Policies(
+        options=options,
         order=order,
         batching=_batching(parts),
         budget=budget,
@@ -103,6 +123,44 @@ def make_policies(options: SchedulingOptions, device: DeviceReady) -> Policies:
         lengths=JudgedLengths(predictor),
         host=host,
         cost=parts.asked_cost,
+    )
+
+
+def make_others(before: Policies, options: SchedulingOptions, device: DeviceReady) -> Policies:
+    """For the scheduler that goes by `before`, which stay as they are: new ones, but for those of which the
+    options ask what they were, and what knows of the past: copies in host memory, costs, lengths, counts. A
+    static batch under way stays one. Raises ConfigError naming the key.
+    """
+    if options == before.options:
+        return before
+    parts = Parts(options, device, before.cost)
+    order: Order = before.order
+    if not _are_same(_OF_ORDERS, before.options, options):
+        order = _make("policy", options.policy, ORDERS, Order, parts)
+    lengths = before.lengths
+    if not _are_same(_OF_PREDICTORS, before.options, options):
+        predictor = _make("length_predictor", options.length_predictor, PREDICTORS, LengthPredictor, parts)
+        lengths = JudgedLengths(predictor, lengths.num_judged, lengths.error_tokens)
+    return Policies(
+        options=options,
+        order=order,
+        batching=before.batching if options.batching == "static" else _batching(parts),
+        budget=_budget(parts),
+        bypass=Bypass(options.max_bypasses, _ns(options.bypass_ms), before.bypass.num_passes),
+        preemption=Preemption(order, options.max_preemptions),
+        eviction=before.eviction,
+        retentions=Retentions(device, options.kv_eviction, options.kv_budget, options.kv_sinks),
+        shedding=Shedding(_limits(options, order), before.shedding.num_shed),
+        lengths=lengths,
+        host=before.host,
+        cost=parts.asked_cost,
+    )
+
+
+def _are_same(names: tuple[str, ...], options: SchedulingOptions, others: SchedulingOptions) -> bool:
+    """Whether what is made from these options would be; one of somebody else's may read all of them."""
+    return ":" not in getattr(options, names[0]) and all(
+        getattr(options, name) == getattr(others, name) for name in names
     )
 
 

@@ -1,11 +1,12 @@
 """Policies: one of each, as the scheduler takes them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from pipeline.core.host_places import HostPlaces
 from pipeline.core.length_prediction import JudgedLengths
 from pipeline.core.policies.bypass import Bypass
 from pipeline.core.policies.contracts import Batching, Eviction, Order, PrefillBudget
+from pipeline.core.policies.options import SchedulingOptions
 from pipeline.core.policies.preemption import Preemption
 from pipeline.core.policies.shedding import Shedding
 from pipeline.core.retention import Retentions
@@ -13,10 +14,12 @@ from pipeline.core.step_cost import StepCost
 from pipeline.messages import DeviceReady
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Policies:
     """All that is decided outside the scheduler. They have state, so each scheduler needs its own."""
 
+    options: SchedulingOptions
+    """That they are made from."""
     order: Order
     batching: Batching
     budget: PrefillBudget
@@ -35,6 +38,11 @@ class Policies:
         """The device holds so much, and nothing so far. Nobody may run, nor be kept in host memory."""
         self.host.renew(device)
         self.retentions.renew(device)
+
+    def become(self, others: "Policies") -> None:
+        """Whoever goes by these goes by the others from now on."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(others, each.name))
 
     def gauges(self) -> dict[str, float]:
         """What of them is to be seen in the metrics."""

@@ -37,8 +37,9 @@ def patience(max_wait_ns: int | None) -> Limit:
 class Shedding:
     """Requests that wait and have no row yet, by the time at which the first of the limits drops them."""
 
-    def __init__(self, limits: Seq[Limit]) -> None:
-        self.num_shed = 0
+    def __init__(self, limits: Seq[Limit], num_shed: int = 0) -> None:
+        self.num_shed = num_shed
+        """So far."""
         self._limits = limits
         self._queue = RankedQueue()
 

@@ -26,6 +26,7 @@ from pipeline.core.wire.frames import (
     pong_frame,
     take_traceparent,
 )
+from pipeline.core.wire.images import ImageLimits
 from pipeline.core.wire.limits import Limits
 from pipeline.core.wire.replay import Replay
 from pipeline.core.wire.requests import Wanted, parse_chat, parse_completion, wanted_of
@@ -41,6 +42,7 @@ __all__ = [
     "CompletionAnswer",
     "EmbeddingsAnswer",
     "Frame",
+    "ImageLimits",
     "Limits",
     "Replay",
     "ResponseAnswer",

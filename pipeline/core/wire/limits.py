@@ -4,6 +4,7 @@ import msgspec
 
 from pipeline.core.reasoning import ReasoningTags
 from pipeline.core.tool_calls import Syntax
+from pipeline.core.wire.images import ImageLimits
 from pipeline.messages import Pooling, SamplingParams
 
 
@@ -20,3 +21,5 @@ class Limits(msgspec.Struct, frozen=True):
     """In which the model calls tools; None: it does not."""
     pooling: Pooling = "last"
     """Of embeddings whose request does not say."""
+    images: ImageLimits | None = None
+    """None: the model reads text only."""

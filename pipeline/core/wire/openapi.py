@@ -3,12 +3,15 @@
 It is written by hand beside the checks and held to them by fuzzing: what the schemas do not allow is a 400.
 """
 
+from msgspec.structs import replace
+
 from pipeline.core.wire import sampling as bounds
 from pipeline.core.wire.chat import MAX_PIECES, ROLES
 from pipeline.core.wire.embeddings import FORMATS, MAX_INPUTS, POOLINGS
 from pipeline.core.wire.fields import INT64_MAX, INT64_MIN
 from pipeline.core.wire.limits import Limits
 from pipeline.core.wire.openapi_answers import RESPONSES, SCHEMAS
+from pipeline.core.wire.openapi_images import a_part
 from pipeline.core.wire.openapi_structured import structured_fields
 from pipeline.core.wire.openapi_tools import a_message, tool_fields
 from pipeline.core.wire.openapi_values import (
@@ -124,8 +127,8 @@ def _completion(limits: Limits) -> Schema:
 
 
 def _chat(limits: Limits) -> Schema:
-    part = an_object({"type": {"const": "text"}, "text": {"type": "string"}}, ["type", "text"])
-    parts = {"type": "array", "items": part, "minItems": 1}
+    text = an_object({"type": {"const": "text"}, "text": {"type": "string"}}, ["type", "text"])
+    parts = {"type": "array", "items": a_part(text, "image_url", limits), "minItems": 1}
     content = {"anyOf": [{"type": "string"}, parts]}
     return (
         _generate(limits)
@@ -150,7 +153,8 @@ def _response(limits: Limits) -> Schema:
     fields = {name: schema for name, schema in _generate(limits).items() if name not in _NOT_OF_RESPONSES}
     kind = {"enum": ["input_text", "output_text", "text"]}
     part = an_object({"type": kind, "text": {"type": "string"}}, ["type", "text"])
-    content = {"anyOf": [{"type": "string"}, {"type": "array", "items": part, "minItems": 1}]}
+    parts = {"type": "array", "items": a_part(part, "input_image", limits), "minItems": 1}
+    content = {"anyOf": [{"type": "string"}, parts]}
     spoken = {"type": or_null({"const": "message"}), "role": {"enum": list(ROLES)}, "content": content}
     message = an_object(spoken, ["role", "content"])
     messages = {"type": "array", "items": message, "minItems": 1}
@@ -191,7 +195,8 @@ def _embeddings(limits: Limits) -> Schema:
 def _tokenize(limits: Limits) -> Schema:
     shared = {"model": _model(limits), "add_special_tokens": a_flag()}
     text = an_object(shared | {"prompt": {"type": "string"}}, ["prompt"])
-    chat = an_object(shared | {"messages": _chat(limits)["messages"]}, ["messages"])
+    text_only = replace(limits, images=None)
+    chat = an_object(shared | {"messages": _chat(text_only)["messages"]}, ["messages"])
     return {"anyOf": [text, chat]}
 
 

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from pipeline.core.reasoning import ReasoningTags
 from pipeline.core.wire.chat import parse_messages
 from pipeline.core.wire.fields import INT64_MIN, Fields, decode_object, wrong
+from pipeline.core.wire.images import check_images
 from pipeline.core.wire.limits import Limits
 from pipeline.core.wire.prompts import check_prompt, echo_of, parse_n, split_prompts
 from pipeline.core.wire.sampling import parse_sampling
@@ -68,6 +69,12 @@ class Wanted(msgspec.Struct, frozen=True):
     """Its answer has a field `prompt_logprobs`."""
     is_resumable: bool = False
     """It is to survive its socket for a while."""
+    num_image_tokens: int = 0
+    """Of its prompt, those that its images come to."""
+
+    @property
+    def num_images(self) -> int:
+        return sum(len(message.images) for message in self.chat or ())
 
     def under(self, tenant: str, max_priority: int | None = None) -> "Wanted":
         """The same request as that of `tenant`; an empty one leaves it to whom its `user` field says.
@@ -137,7 +144,8 @@ def _chat(
     fields: Fields, limits: Limits, fresh_seed: int, messages: object, *, has_tools: bool = False
 ) -> Wanted:
     splits = fields.maybe_flag("separate_reasoning")
-    wanted = _wanted(fields, limits, fresh_seed, chat=parse_messages(messages, has_tools=has_tools))
+    chat = parse_messages(messages, has_tools=has_tools, images=limits.images)
+    wanted = _wanted(fields, limits, fresh_seed, chat=chat)
     if limits.reasoning is None or splits is False:
         return wanted
     tags = limits.reasoning
@@ -214,6 +222,7 @@ def _wanted(
     fields.finish(neutral)
     is_truncated = sampling.truncate_prompt_tokens is not None
     checked = check_prompt(prompt, limits, is_truncated=is_truncated) if chat is None else None
+    num_image_tokens = check_images(chat or (), limits.images, sampling, limits.max_model_len)
     sampling = under_grammar(sampling, grammar, grammar_field)
     return Wanted(
         checked,
@@ -227,6 +236,7 @@ def _wanted(
         flush_tokens=flush_tokens,
         flush_ms=flush_ms,
         tells_prompt=sampling.prompt_logprobs is not None,
+        num_image_tokens=num_image_tokens,
     )
 
 

@@ -1,4 +1,4 @@
-"""POST /v1/responses: OpenAI's newer shape, the stateless subset of it that is text in and text out."""
+"""POST /v1/responses: OpenAI's newer shape, the stateless subset of it whose output is text."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from pipeline.core.wire.limits import Limits
 from pipeline.core.wire.requests import Wanted, wanted_chat
 from pipeline.core.wire.usage import finish_word
 from pipeline.errors import RequestError
-from pipeline.messages import Completion, FinishReason, TokenLogprob
+from pipeline.messages import ChatMessage, Completion, FinishReason, TokenLogprob
 
 _encode = msgspec.json.Encoder().encode
 _TEXT_PARTS = ("input_text", "output_text", "text")
@@ -42,9 +42,11 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
 def parse_response(body: bytes, limits: Limits, fresh_seed: int) -> list[Wanted]:
     """`input`, a text or messages, with `instructions` before it. One answer."""
     fields = Fields(decode_object(body))
-    messages = _messages(fields.take("input"), fields.text("instructions"))
+    chat = parse_messages(_messages(fields.take("input")), images=limits.images, name="input")
+    if instructions := fields.text("instructions"):
+        chat.insert(0, ChatMessage("system", instructions))
     most = fields.integer("max_output_tokens", 1, limits.max_model_len)
-    wanted = wanted_chat(fields, limits, fresh_seed, parse_messages(messages), NEUTRAL)
+    wanted = wanted_chat(fields, limits, fresh_seed, chat, NEUTRAL)
     if wanted.sampling.max_tokens is not None:
         raise RequestError(
             "This endpoint calls it 'max_output_tokens'.", param="max_tokens", code="unsupported_field"
@@ -56,14 +58,12 @@ def parse_response(body: bytes, limits: Limits, fresh_seed: int) -> list[Wanted]
     return [replace(wanted, sampling=replace(wanted.sampling, max_tokens=most))]
 
 
-def _messages(value: object, instructions: str | None) -> list[object]:
+def _messages(value: object) -> list[object]:
     if isinstance(value, str):
-        asked: list[object] = [{"role": "user", "content": value}]
-    elif isinstance(value, list) and value:
-        asked = [_message(index, item) for index, item in enumerate(value)]
-    else:
+        return [{"role": "user", "content": value}]
+    if not isinstance(value, list) or not value:
         raise wrong_content("input", "a string or a list of messages", value)
-    return asked if not instructions else [{"role": "system", "content": instructions}, *asked]
+    return [_message(index, item) for index, item in enumerate(value)]
 
 
 def _message(index: int, item: object) -> object:

@@ -40,6 +40,8 @@ class LiveRequest(ABC):
         self.is_cancelled = False
         self.num_output_tokens = 0
         """Of the text so far."""
+        self.num_images = 0
+        """In its prompt."""
         self.first_id = request_id
         """Of the first choice of its answer."""
         self.allowance: Allowance | None = None
@@ -122,9 +124,11 @@ class Arrival(NamedTuple):
 class Intake:
     """Single loop. Request ids have no holes and are offered in order: an id is used only when it got in."""
 
-    def __init__(self, ctx: StageContext, max_live: int) -> None:
+    def __init__(self, ctx: StageContext, max_live: int, max_live_images: int) -> None:
         self._ctx = ctx
         self._max_live = max_live
+        self._max_live_images = max_live_images
+        self._num_live_images = 0
         self._requests = ctx.outlet(GenerateRequest)
         self._opens = ctx.outlet(Open)
         self._cancels = ctx.outlet(Cancel)
@@ -160,7 +164,7 @@ class Intake:
         self, wanted: Sequence[Wanted], arrival: Arrival, build: Callable[[int, int], R]
     ) -> list[R]:
         """Offer the choices of one answer, all or none; `build` gets each one's id and place. See submit."""
-        self._check_open(len(wanted))
+        self._check_open(len(wanted), sum(each.num_images for each in wanted))
         charge = self._charge(wanted, arrival)
         lives: list[R] = []
         try:
@@ -205,6 +209,7 @@ class Intake:
         self._gate.leave(request.request_id, request.num_output_tokens)
         was_live = self.live.pop(request.request_id, None) is not None
         if was_live:
+            self._num_live_images -= request.num_images
             request.settle(num_tokens, self._ctx.clock())
         return was_live
 
@@ -231,9 +236,11 @@ class Intake:
             flush_ms=wanted.flush_ms,
         )
 
-    def _check_open(self, num_requests: int) -> None:
+    def _check_open(self, num_requests: int, num_images: int) -> None:
         if self.is_draining:
             raise self._refused(DRAINING)
+        if num_images and self._num_live_images + num_images > self._max_live_images:
+            raise self._refused(self._full("The server holds too many images", "too_many_live_images"))
         if len(self.live) + num_requests > self._max_live:
             raise self._refused(self._full("The server has too many live requests", "too_many_requests"))
 
@@ -257,6 +264,7 @@ class Intake:
             wanted.terms,
             "" if wanted.toolset is None else wanted.toolset.told,
             pooling=wanted.pooling,
+            num_image_tokens=wanted.num_image_tokens,
         )
         if refusal := self._gate.refusal(request):
             raise self._refused(refusal)
@@ -265,6 +273,8 @@ class Intake:
         self._next_id += 1
         self._telemetry.received()
         self.live[live.request_id] = live
+        live.num_images = wanted.num_images
+        self._num_live_images += live.num_images
         self._remember(live.request_id, arrival.principal.tenant)
         span = self._telemetry.trace_sampler.span(arrival.traceparent)
         self._opens.post(self._opened(live, arrival.at_ns, wanted, span))  # same tick: before any answer

@@ -27,6 +27,10 @@ class IngressOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of the request line, and of each header."""
     max_headers: Annotated[int, Meta(ge=16, le=1024)] = 128
     max_live_requests: Count = 1024
+    max_images: Count = 8
+    """In a request, where the model reads images, and"""
+    max_live_images: Count = 64
+    """in all live requests together: each is kept until its request ends."""
     max_requests_per_socket: Count = 256
     resume_s: Annotated[float, Meta(ge=0, le=600)] = 10.0
     """How long a request that can be resumed outlives its websocket, or its end; 0: none can."""

@@ -9,7 +9,7 @@ from aiohttp import WSCloseCode, web
 from pipeline.checkpoint.card import ModelCard
 from pipeline.core.keys import KeyRing
 from pipeline.core.tool_calls import syntax_of
-from pipeline.core.wire import SERVER_ERROR, Limits
+from pipeline.core.wire import SERVER_ERROR, ImageLimits, Limits
 from pipeline.errors import ConfigError, RequestError
 from pipeline.messages import Cancel, GenerateRequest, Grant, Open, TokenCall
 from pipeline.runtime.stage import Stage, StageContext
@@ -50,7 +50,7 @@ class Ingress(Stage[Never, IngressOptions]):
         super().__init__(ctx, options)
         self.port = options.port
         """The port that is open, once started."""
-        self._intake = Intake(ctx, options.max_live_requests)
+        self._intake = Intake(ctx, options.max_live_requests, options.max_live_images)
         limits = _limits(ctx.resource(ModelCard), options)
         self._keys = None if options.keys_file is None else KeyRing(read_keys(Path(options.keys_file)))
         self._cors = Cors(options.cors_origins)
@@ -179,6 +179,7 @@ class Ingress(Stage[Never, IngressOptions]):
 
 
 def _limits(card: ModelCard, options: IngressOptions) -> Limits:
+    vision = card.architecture.vision
     return Limits(
         model=card.name,
         max_model_len=options.max_model_len or card.architecture.max_position,
@@ -187,4 +188,5 @@ def _limits(card: ModelCard, options: IngressOptions) -> Limits:
         reasoning=options.reasoning,
         tool_syntax=syntax_of(card.chat_template),
         pooling=options.pooling,
+        images=ImageLimits(vision.num_tokens, options.max_images) if vision else None,
     )

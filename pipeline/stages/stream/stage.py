@@ -82,7 +82,9 @@ class Stream(Stage[TextBatch | Open | Grant | Rejected, StreamOptions]):
         return {"cut_off_requests": sum(answer.is_gone for answer in self._answers.values())}
 
     def export_state(self) -> StreamState:
-        answers = [bare_sinks(answer.copy()) for answer in self._answers.values()]
+        if not self._answers:
+            return StreamState()
+        answers = tuple(bare_sinks(answer.copy()) for answer in self._answers.values())
         return StreamState(answers, self._step, self._taken_ns)
 
     def import_state(self, state: StreamState) -> None:

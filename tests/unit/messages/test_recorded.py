@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -33,6 +33,8 @@ from pipeline.runtime.testing import FakeHandle
 from pipeline.topology import WHOLE
 from tests.any_message import any_message
 
+PHASES = (Phase.explicit, Phase.generate)
+"""Messages take minutes to shrink, and do not tell more then."""
 CARRIED = sorted({link.carries for link in WHOLE.links} | {Room, Wake, ClearPins}, key=lambda kind: str(kind))
 SECRET = "of nobody's business"
 
@@ -52,7 +54,7 @@ def less_secrets(message: Any) -> Any:
 
 @pytest.mark.parametrize("kind", CARRIED, ids=lambda kind: kind.__name__)
 @given(data=st.data())
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow], phases=PHASES)
 def test_it_is_read_as_it_was(kind: type, data: st.DataObject) -> None:
     """A type that topology adds and the codec does not know fails here."""
     message = data.draw(any_message(kind))

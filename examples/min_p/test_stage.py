@@ -1,4 +1,4 @@
-"""The worked example's device half."""
+"""The device half alone: what it can choose."""
 
 import torch
 

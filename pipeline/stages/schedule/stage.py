@@ -9,25 +9,20 @@ timer wakes the stage for the earliest of these.
 """
 
 import asyncio
-import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import compress
-from typing import Annotated, Any, Literal
+from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from pipeline.checkpoint.card import ModelCard
 from pipeline.core.flights import Flight
 from pipeline.core.gate import Gate
-from pipeline.core.kv_events import KvEvents
-from pipeline.core.policies import Policies, SchedulingOptions, make_policies
-from pipeline.core.prefix import PrefixHash
-from pipeline.core.prefix_cache import NoSharing, PrefixCache, SharedPrefixes
-from pipeline.core.roles import SEPARATIONS
+from pipeline.core.policies import make_others
 from pipeline.core.scheduling import Scheduler
 from pipeline.core.standing import standing_of
-from pipeline.core.tiers import Tiers
 from pipeline.messages import (
     Cancel,
     ClearPins,
@@ -50,28 +45,31 @@ from pipeline.messages import (
 from pipeline.runtime.equivalence import BY_REQUEST
 from pipeline.runtime.stage import Stage, StageContext
 from pipeline.runtime.trace import Point
-from pipeline.telemetry import KvFeed, Occupancy, StepRecord, Telemetry
-from pipeline.topology import CREDITS
+from pipeline.stages.schedule import seen
+from pipeline.stages.schedule.opening import open_scheduler, rekey
+from pipeline.stages.schedule.options import ScheduleOptions, check_change
+from pipeline.telemetry import Telemetry
 
 
-class ScheduleOptions(SchedulingOptions, frozen=True, forbid_unknown_fields=True):
-    credits: Annotated[int, msgspec.Meta(ge=1, le=8)] = CREDITS
-    """Steps in flight at once, of each device worker."""
-    separation: Literal["mixed", "split"] = "mixed"
-    """split: one device worker for prefill and one for decode, at the same time, instead of one for both."""
-    max_waiting: Annotated[int, msgspec.Meta(ge=1)] = 256
-    """Requests that wait for the device; past it they stay in the inbox and hold the pipeline back."""
-    prefix_cache: bool = True
-    """Whether requests that begin with the same tokens share the KV of these; docs/kv.md."""
-    max_pinned_blocks: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Blocks that requests with `cache_pin` may keep cached; 0: none may; docs/kv.md."""
-    kv_events: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """How many events of the prefix cache are kept for routers that subscribe; 0: none are told. They show
-    the token ids of prompts to whoever reaches the admin port; docs/kv-events.md."""
+@dataclass(slots=True)
+class ScheduleState:
+    """What moves to whoever takes over: the scheduler itself, with all that is on the device for it."""
+
+    scheduler: Scheduler | None = None
+    """None: the device is not open yet."""
+    options: ScheduleOptions = field(default_factory=ScheduleOptions)
+    """By which it has been run; its policies have their own."""
+    device_end_ns: dict[int, int] = field(default_factory=dict)
+    """The end of each worker's latest step."""
 
 
 class Schedule(Stage[Any, ScheduleOptions]):
-    """Owns every sequence from its arrival to its terminal row."""
+    """Owns every sequence from its arrival to its terminal row.
+
+    Whoever takes over with other options goes by them from the next plan on: who waits queues up anew, who
+    runs goes on. What they cannot change is refused (options.FIXED). A batch cannot be taken back, for its
+    plans are on the device.
+    """
 
     Options = ScheduleOptions
     takes = (
@@ -86,6 +84,7 @@ class Schedule(Stage[Any, ScheduleOptions]):
         SampledBatch,
     )
     gives = (StepPlan, DiskMoves, Reopen, TokenBatch, Rejected)
+    State = ScheduleState
     equivalence = BY_REQUEST
 
     def __init__(self, ctx: StageContext, options: ScheduleOptions) -> None:
@@ -99,7 +98,8 @@ class Schedule(Stage[Any, ScheduleOptions]):
         self._device_end_ns: dict[int, int] = {}
         """Of each worker's latest step."""
         self._gate = ctx.resource(Gate)
-        self._journal = ctx.resource(Telemetry).journal
+        self._telemetry = ctx.resource(Telemetry)
+        self._journal = self._telemetry.journal
         self._plans = ctx.outlet(StepPlan)
         self._tokens = ctx.outlet(TokenBatch)
         self._on: dict[type, Callable[[Any], None]] = {
@@ -116,6 +116,31 @@ class Schedule(Stage[Any, ScheduleOptions]):
             Wake: self._wake,
             ClearPins: self._clear_pins,
         }
+
+    def export_state(self) -> ScheduleState:
+        scheduler = self._scheduler if self._is_open else None
+        return ScheduleState(scheduler, self.options, self._device_end_ns)
+
+    def import_state(self, state: ScheduleState) -> None:
+        """Raises ConfigError, with nothing changed, if its options ask for what cannot change under way."""
+        if (scheduler := state.scheduler) is not None:
+            check_change(state.options, self.options)
+            policies = make_others(scheduler.policies, self.options, scheduler.device)
+            policies.retentions.check()
+            scheduler.go_by(policies)
+            self._scheduler = scheduler
+            self._serve(scheduler.device)
+            self.ctx.inbox.post(Wake())
+        self._disarm()
+        self._is_open, self._awaits_room = scheduler is not None, False
+        self._device_end_ns = state.device_end_ns
+
+    def gauges(self) -> dict[str, float]:
+        if not self._is_open:
+            return {}
+        feed = self._telemetry.kv_events
+        events = {} if feed is None else feed.events.gauges()
+        return {**seen.gauges(self._scheduler), **self._gate.gauges(), **events}
 
     def limit(self) -> int:
         if not self._is_open:
@@ -139,19 +164,28 @@ class Schedule(Stage[Any, ScheduleOptions]):
             await self.handle(await self.ctx.inbox.recv_control())
 
     async def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._disarm()
 
     # One method a message -------------------------------------------------------------------
 
     def _device_ready(self, ready: DeviceReady) -> None:
+        card = self.ctx.resource(ModelCard)
         if not self._is_open:
-            self._open(ready)
-            return
-        self._rekey(ready)
-        for rejected in self._scheduler.device_ready(ready):
-            self._refuse(rejected)
-        self._open_gate(ready)
+            self._scheduler = open_scheduler(self.options, ready, card, self._telemetry)
+            self._is_open = True
+        else:
+            rekey(self._scheduler, ready, card, self._telemetry)
+            for rejected in self._scheduler.device_ready(ready):
+                self._refuse(rejected)
+        self._serve(ready)
+
+    def _serve(self, ready: DeviceReady) -> None:
+        """Let the door and the page know by what is served now."""
+        options, scheduler = self.options, self._scheduler
+        standing = standing_of(options.policy, options.fair_weights or {})
+        max_wait_ns = int(options.max_wait_ms * 1e6) if options.max_wait_ms else None
+        self._gate.open(ready, max_wait_ns, standing, scheduler.policies.retentions)
+        self._telemetry.occupancy = partial(seen.occupancy, scheduler)
 
     def _device_lost(self, lost: DeviceLost) -> None:
         now_ns, trace = self._taken_ns, self.ctx.trace
@@ -160,56 +194,6 @@ class Schedule(Stage[Any, ScheduleOptions]):
             self._journal.preempted(request_id, now_ns)
         self._device_end_ns.clear()
         self.ctx.outlet(Reopen).post(Reopen(self._scheduler.num_steps))
-
-    def _open(self, ready: DeviceReady) -> None:
-        policies = make_policies(self.options, ready)
-        policies.retentions.check()
-        card, roles = self.ctx.resource(ModelCard), SEPARATIONS[self.options.separation]
-        prefixes = self._prefixes(ready, card.name, policies)
-        allocation = self.options.allocation
-        max_pinned = self.options.max_pinned_blocks
-        self._scheduler = Scheduler(ready, card.eos_ids, policies, roles, prefixes, allocation, max_pinned)
-        if (pins := self._scheduler.residents.pins) is not None:
-            self.ctx.resource(Telemetry).watch(pins.gauges)
-        self._is_open = True
-        self._open_gate(ready)
-        self.ctx.resource(Telemetry).watch(self._gauges)
-        self.ctx.resource(Telemetry).watch(self._gate.gauges)
-        self.ctx.resource(Telemetry).occupancy = self._occupancy
-
-    def _open_gate(self, ready: DeviceReady) -> None:
-        max_wait_ms = self.options.max_wait_ms
-        standing = standing_of(self.options.policy, self.options.fair_weights or {})
-        max_wait_ns = int(max_wait_ms * 1e6) if max_wait_ms else None
-        self._gate.open(ready, max_wait_ns, standing, self._scheduler.policies.retentions)
-
-    def _rekey(self, ready: DeviceReady) -> None:
-        """A file that was begun anew has keys of its own."""
-        prefixes, telemetry = self._scheduler.residents.prefixes, self.ctx.resource(Telemetry)
-        if ready.disk is None or not isinstance(prefixes, PrefixCache):
-            return
-        prefix_hash = PrefixHash(ready.block_size, self.ctx.resource(ModelCard).name, ready.disk.secret)
-        prefixes.rekey(prefix_hash)
-        if telemetry.kv_events is not None:
-            telemetry.kv_events = telemetry.kv_events._replace(prefix_hash=prefix_hash)
-
-    def _prefixes(self, ready: DeviceReady, model: str, policies: Policies) -> SharedPrefixes:
-        if not self.options.prefix_cache:
-            return NoSharing()
-        secret = ready.disk.secret if ready.disk else secrets.token_bytes(32)
-        prefix_hash = PrefixHash(ready.block_size, model, secret)
-        cost = policies.cost if ready.num_host_blocks else None
-        tiers = Tiers(ready, policies.host, cost) if cost else None
-        return PrefixCache(prefix_hash, self._kv_events(prefix_hash, model), tiers)
-
-    def _kv_events(self, prefix_hash: PrefixHash, model: str) -> KvEvents | None:
-        if not self.options.kv_events:
-            return None
-        events = KvEvents(self.options.kv_events, secrets.token_bytes(32))
-        telemetry = self.ctx.resource(Telemetry)
-        telemetry.kv_events = KvFeed(events, prefix_hash, model, secrets.token_hex(4))
-        telemetry.watch(events.gauges)
-        return events
 
     def _add(self, request: TokenizedRequest) -> None:
         self._gate.tokenized(request.request_id, len(request.token_ids))
@@ -246,7 +230,7 @@ class Schedule(Stage[Any, ScheduleOptions]):
         self._awaits_room = False
 
     def _wake(self, _: Wake) -> None:
-        self._timer = None
+        self._disarm()
 
     def _clear_pins(self, _: ClearPins) -> None:
         if (pins := self._scheduler.residents.pins) is not None:
@@ -312,11 +296,15 @@ class Schedule(Stage[Any, ScheduleOptions]):
             return
         if self._timer is not None and self._timer_ns <= wake_ns:
             return
-        if self._timer is not None:
-            self._timer.cancel()
+        self._disarm()
         delay_s = max(0, wake_ns - self.ctx.clock()) / 1e9
         self._timer_ns = wake_ns
         self._timer = asyncio.get_running_loop().call_later(delay_s, self.ctx.inbox.post, Wake())
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     # What is seen ---------------------------------------------------------------------------
 
@@ -331,57 +319,8 @@ class Schedule(Stage[Any, ScheduleOptions]):
             self._journal.preempted(request_id, plan.planned_ns)
 
     def _record(self, flight: Flight, times_ns: tuple[int, int, int, int, int]) -> None:
-        planned_ns, begin_ns, end_ns, _, sampled_ns = times_ns
+        _, begin_ns, end_ns, _, _ = times_ns
         waited_ns = begin_ns - self._device_end_ns.get(flight.worker, begin_ns)
         host_gap_ns = max(0, waited_ns) if flight.is_carried else 0
         self._device_end_ns[flight.worker] = end_ns
-        self._journal.step(
-            StepRecord(
-                step_id=flight.step_id,
-                planned_ns=planned_ns,
-                begin_ns=begin_ns,
-                end_ns=end_ns,
-                sampled_ns=sampled_ns,
-                applied_ns=self._taken_ns,
-                host_gap_ns=host_gap_ns,
-                num_rows=flight.num_rows,
-                num_prefill_tokens=flight.num_prefill_tokens,
-                num_decode_tokens=flight.num_decode_tokens,
-                num_running=flight.num_running,
-                num_waiting=flight.num_waiting,
-                num_used_blocks=flight.num_used_blocks,
-                num_kv_tokens=flight.num_kv_tokens,
-                num_shared_tokens=flight.num_shared_tokens,
-                num_preempted=len(flight.preempted_ids),
-                worker=flight.worker,
-            )
-        )
-
-    def _occupancy(self) -> Occupancy:
-        scheduler = self._scheduler
-        return Occupancy(
-            scheduler.num_running,
-            scheduler.num_waiting,
-            scheduler.pool.states(),
-            scheduler.num_in_flight > 0,
-        )
-
-    def _gauges(self) -> dict[str, float]:
-        scheduler = self._scheduler
-        return {
-            "requests_running": scheduler.num_running,
-            "requests_waiting": scheduler.num_waiting,
-            "preemptions_total": scheduler.num_preemptions,
-            "recomputed_requests_total": scheduler.recovery.num_recomputed,
-            "preemptions_outranked_total": scheduler.num_outranked,
-            "padding_tokens_total": scheduler.num_padding_tokens,
-            "steps_total": scheduler.num_steps,
-            "steps_in_flight": scheduler.num_in_flight,
-            "kv_blocks": scheduler.pool.num_blocks,
-            "kv_blocks_used": scheduler.pool.num_owned,
-            "kv_blocks_cached": scheduler.pool.num_cached,
-            "kv_blocks_saved": scheduler.pool.num_saved,
-            "kv_dropped_blocks_total": scheduler.residents.num_dropped_blocks,
-            **scheduler.residents.prefixes.gauges(),
-            **scheduler.policies.gauges(),
-        }
+        self._journal.step(seen.step_record(flight, times_ns, self._taken_ns, host_gap_ns))

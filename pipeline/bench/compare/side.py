@@ -1,0 +1,79 @@
+"""Sides: two classes for one place of the graph, and what both are fed."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec.structs import replace
+
+from pipeline import assemble
+from pipeline.assemble import Blueprint, StageClass
+from pipeline.bench.stand import Feed, Stand, build_stand
+from pipeline.checkpoint.card import ModelCard
+from pipeline.config import Config
+from pipeline.errors import ConfigError
+from pipeline.runtime.bridge import RunnerFactory
+
+BUILT_IN = "builtin"
+CONFIGURED = "config"
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two. Each stand that it makes is a stage that has seen nothing."""
+
+    name: str
+    """a or b."""
+    stage: str
+    blueprint: Blueprint
+    card: ModelCard
+    runner: RunnerFactory | None
+    """In the place of the one that config describes."""
+
+    @property
+    def stage_class(self) -> StageClass:
+        return self.blueprint.classes[self.stage]
+
+    @property
+    def use(self) -> str:
+        return f"{self.stage_class.__module__}:{self.stage_class.__qualname__}"
+
+    def stand(self) -> Stand:
+        return build_stand(self.blueprint, self.stage, self.card, self.runner)
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.use})"
+
+
+@dataclass(frozen=True)
+class Input:
+    """What both sides are sent: makers of feeds that begin at the beginning."""
+
+    answers: Callable[[], Feed]
+    """Comes to an end, and every request with it."""
+    timed: Callable[[], Feed]
+
+
+def variant(config: Config, stage: str, use: str, options: Mapping[str, Any], origin: str) -> Blueprint:
+    """`config` with another class in the place of one stage. Raises ConfigError, which begins with `origin`.
+
+    Args:
+        use: an import path, BUILT_IN or CONFIGURED.
+        options: set over those of config, where config names the same class; else over the defaults.
+    """
+    if stage not in config.stages:
+        names = ", ".join(config.stages)
+        raise ConfigError(f"{config.origin}: has no stage {stage!r}; its stages are {names}")
+    configured = config.stages[stage]
+    use = _path(config, stage, use)
+    kept = configured.options if use == configured.use else {}
+    swapped = replace(configured, use=use, options={**kept, **options})
+    return assemble.check(replace(config, origin=origin, stages={**config.stages, stage: swapped}))
+
+
+def _path(config: Config, stage: str, use: str) -> str:
+    if use == CONFIGURED:
+        return config.stages[stage].use
+    if use == BUILT_IN:
+        return next(node.use for node in config.graph.nodes if node.name == stage)
+    return use

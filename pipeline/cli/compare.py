@@ -1,0 +1,237 @@
+"""`stageline compare`: two classes for one stage, on the same input: is it the same they answer, how fast?"""
+
+import argparse
+import asyncio
+import os
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import uvloop
+from msgspec.structs import replace
+from rich.console import Console
+from rich.progress import Progress
+
+from pipeline import assemble
+from pipeline.bench.compare.answers import PATIENCE_S, Answers, compare_answers
+from pipeline.bench.compare.ratio import MIN_ROUNDS
+from pipeline.bench.compare.report import comparison_report, exceeds
+from pipeline.bench.compare.rounds import Times, time_rounds
+from pipeline.bench.compare.side import BUILT_IN, CONFIGURED, Input, Side, variant
+from pipeline.bench.feeds import feed_for
+from pipeline.bench.samples import Load
+from pipeline.checkpoint.card import ModelCard
+from pipeline.checkpoint.fake import byte_card
+from pipeline.checkpoint.model import load_card
+from pipeline.cli import Commands
+from pipeline.config import Config, load, override
+from pipeline.runtime.bridge import RunnerFactory
+from pipeline.runtime.testing import DEFAULT_CAPACITY, FakeRunner
+
+ROUNDS, STEPS, TOKENS = 20, 200, 64
+FEWER = {"execute": (MIN_ROUNDS, 10, 16), "tokenize": (ROUNDS, 50, TOKENS)}
+"""The same for stages that take long over a message."""
+STOP = ("π",)
+"""So that something is stopped, and Cancels are compared too."""
+BUSY_LOAD = 0.5
+"""Of each core, from which on a note says so."""
+EPILOG = """
+Both are run on the stand of `stageline bench`: first to hear all that they give, then timed by turns. The
+answers must be equivalent as the class of a declares it (docs/stages.md).
+
+exit status: 0 the answers are the same; 1 they differ, or b failed; 2 the command line or the config is
+wrong; 3 the answers are the same, but b is slower than --max-ratio
+
+  stageline compare detokenize --b my_lab.fast:FastDetok --replay live.rec
+  stageline compare schedule --b config --b-options policy=sjf --max-ratio 1.05
+"""
+
+
+def register(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "compare",
+        help="measure one stage against another, and check that they answer the same",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("stage", metavar="STAGE", help="its name in the graph")
+    classes = f"an import path, {BUILT_IN}, or {CONFIGURED}: the one that config names"
+    parser.add_argument("--a", default=BUILT_IN, metavar="CLASS", help=f"{classes} (default %(default)s)")
+    parser.add_argument("--b", required=True, metavar="CLASS", help="likewise")
+    for side in ("a", "b"):
+        parser.add_argument(
+            f"--{side}-options",
+            nargs="+",
+            action="extend",
+            default=[],
+            type=_option,
+            metavar="KEY=VALUE",
+            help=f"options of {side}, as in TOML; over those of config, where that names the same class",
+        )
+    _add_input(parser)
+    _add_timing(parser)
+    parser.add_argument("--config", type=Path, metavar="FILE", help="default: ./config.toml if there is one")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.set_defaults(run=run)
+
+
+def _add_input(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--rows", type=_count, default=64, metavar="N", help="rows a step (default %(default)s)"
+    )
+    parser.add_argument(
+        "--requests", type=_count, metavar="N", help="whose answers are compared (default: twice the rows)"
+    )
+    parser.add_argument("--model", metavar="REF", help="model reference; default: the config's")
+    parser.add_argument(
+        "--fake", action="store_true", help="a byte tokenizer and a runner that costs nothing"
+    )
+
+
+def _add_timing(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--steps",
+        type=_count,
+        metavar="N",
+        help=f"messages of each side in a round (default {STEPS}; tokenize {FEWER['tokenize'][1]}, "
+        f"execute {FEWER['execute'][1]})",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=_rounds,
+        metavar="N",
+        help=f"at least {MIN_ROUNDS} (default {ROUNDS}, of execute {FEWER['execute'][0]})",
+    )
+    parser.add_argument(
+        "--max-ratio", type=_positive, metavar="X", help="fail where b surely takes over X times as long as a"
+    )
+    parser.add_argument(
+        "--patience",
+        type=_positive,
+        default=PATIENCE_S,
+        metavar="S",
+        help="a stage that gives nothing for so long has lost a message (default %(default)g s)",
+    )
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What is printed as JSON."""
+
+    stage: str
+    a: str
+    b: str
+    answers: Answers
+    times: Times | None
+    """None: b did not come to the end of the answers."""
+    verdict: str
+    note: str
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare, print, and say by the status what was found."""
+    config = override(load(args.config), model=args.model)
+    assemble.check(config)
+    blueprints = [
+        variant(config, args.stage, use, dict(options), f"--{name}")
+        for name, use, options in (("a", args.a, args.a_options), ("b", args.b, args.b_options))
+    ]
+    card = byte_card() if args.fake else load_card(config.model.reference)
+    runner = _fake_runner(args.rows) if args.fake else None
+    a, b = (
+        Side(name, args.stage, blueprint, card, runner)
+        for name, blueprint in zip("ab", blueprints, strict=True)
+    )
+    note = busy_note()
+    fed = _input(args, config, card)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
+        answers = loop.run(compare_answers(a, b, fed, args.patience))
+        times = None if answers.failure else loop.run(_timed(args, a, b, fed))
+    return _told(args, a, b, Result(args.stage, a.use, b.use, answers, times, _verdict(times), note))
+
+
+def _verdict(times: Times | None) -> str:
+    return times.ratio.verdict if times else ""
+
+
+def _input(args: argparse.Namespace, config: Config, card: ModelCard) -> Input:
+    sample = Load.of(card, args.rows)
+    _, _, num_tokens = FEWER.get(args.stage, (ROUNDS, STEPS, TOKENS))
+    whole = replace(sample, num_tokens=num_tokens, num_sequences=args.requests or 2 * args.rows, stop=STOP)
+    return Input(lambda: feed_for(args.stage, whole), lambda: feed_for(args.stage, sample))
+
+
+async def _timed(args: argparse.Namespace, a: Side, b: Side, fed: Input) -> Times:
+    rounds, steps, _ = FEWER.get(args.stage, (ROUNDS, STEPS, TOKENS))
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("timing rounds", total=None)
+        return await time_rounds(
+            a,
+            b,
+            fed,
+            args.rounds or rounds,
+            args.steps or steps,
+            lambda done, total: bar.update(task, completed=done, total=total),
+        )
+
+
+def _told(args: argparse.Namespace, a: Side, b: Side, result: Result) -> int:
+    if args.json:
+        print(msgspec.json.format(msgspec.json.encode(result)).decode())
+    else:
+        Console().print(comparison_report(a, b, result.answers, result.times, result.note))
+    if not result.answers.are_alike:
+        return 1
+    too_slow = args.max_ratio is not None and result.times and exceeds(result.times.ratio, args.max_ratio)
+    return 3 if too_slow else 0
+
+
+def busy_note() -> str:
+    """What else the machine does, if that is much; empty: it is not, or nobody knows."""
+    if not hasattr(os, "getloadavg"):
+        return ""
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load < BUSY_LOAD * cores:
+        return ""
+    return (
+        f"The machine was busy before this began (load {load:.1f} on {cores} cores): the interval is wider."
+    )
+
+
+def _fake_runner(num_rows: int) -> RunnerFactory:
+    capacity = replace(DEFAULT_CAPACITY, max_num_seqs=num_rows, num_blocks=max(4096, 32 * num_rows))
+    return RunnerFactory(lambda: cast(Any, FakeRunner(capacity)))
+
+
+def _option(text: str) -> tuple[str, object]:
+    """KEY=VALUE. A value that is not TOML is a string."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise argparse.ArgumentTypeError(f"{text!r}: must be KEY=VALUE")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value
+
+
+def _rounds(text: str) -> int:
+    value = int(text)
+    if value < MIN_ROUNDS:
+        raise argparse.ArgumentTypeError(f"must be at least {MIN_ROUNDS}, or nothing could be said for sure")
+    return value
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError("must be a number above 0")
+    return value

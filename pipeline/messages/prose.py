@@ -1,0 +1,86 @@
+"""Prose: what stands in redacted messages for what people wrote. As long as it, and nothing else of it.
+
+A chunk of the replacement depends, by a key, on the original up to the chunk's end: where two originals begin
+alike, so do what stands for them, and nobody without the key can try out what it was.
+"""
+
+from array import array
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from itertools import accumulate, cycle, islice
+
+TEXT = (
+    "The old harbour lies behind the hill, and in the morning the first boats come back with what they "
+    "found at night. People wait on the stones, talk about the weather and drink coffee from small cups. "
+    "When the market opens, a bell rings twice; then everybody moves at once, and for an hour nobody has "
+    "time to say much. By noon the baskets are empty, the cats are full, and the square is quiet again. "
+)
+"""Plain words of plain ASCII: it is cut into tokens as most text is."""
+
+CHUNK_TOKENS = 16
+_CHUNK_BYTES = 48
+_STARTS = [0, *accumulate(len(word) + 1 for word in TEXT.split(" ")[:-2])]
+"""Where its words begin."""
+
+
+def prose(num_bytes: int, start: int = 0) -> str:
+    """So much of TEXT, from there on, again and again."""
+    begin = start % len(TEXT)
+    return (TEXT * ((begin + num_bytes) // len(TEXT) + 1))[begin : begin + num_bytes]
+
+
+class Prose:
+    """What stands for what.
+
+    Args:
+        token_ids: of TEXT, as the model's tokenizer has it.
+        kept_ids: special tokens, which say nothing but where something begins or ends.
+    """
+
+    def __init__(self, token_ids: Sequence[int], kept_ids: frozenset[int], key: bytes) -> None:
+        self._words = list(islice(cycle(token_ids), 256))
+        """One for every value of a byte."""
+        self._kept = kept_ids
+        self._key = key
+
+    def text(self, original: str) -> str:
+        """For what has a beginning that others may have too."""
+        data = original.encode()
+        chunks = [
+            prose(len(chunk), _STARTS[digest[0] % len(_STARTS)]) for chunk, digest in self._chunks(data)
+        ]
+        return "".join(chunks)
+
+    def prompt(self, token_ids: Sequence[int]) -> list[int]:
+        """Likewise, of token ids."""
+        chosen: list[int] = []
+        for chunk, digest in self._chunks(array("q", token_ids).tobytes(), CHUNK_TOKENS * 8):
+            chosen += [self._words[byte] for byte in digest[: len(chunk) // 8]]
+        return self._with_kept(token_ids, chosen)
+
+    def output(self, token_ids: Sequence[int], start: int) -> list[int]:
+        """For ids of which each is a text's or a row's own; `start` tells one list from the next."""
+        begin = start % 256
+        chosen = (self._words * ((begin + len(token_ids)) // 256 + 1))[begin : begin + len(token_ids)]
+        return self._with_kept(token_ids, chosen)
+
+    def alias(self, name: str) -> str:
+        """Of the same length, and the same for the same name."""
+        digest = blake2b(name.encode(), key=self._key).hexdigest()
+        return (digest * (len(name) // len(digest) + 1))[: len(name)]
+
+    def alias_bytes(self, name: bytes) -> bytes:
+        return self.alias(name.hex())[: len(name)].encode()
+
+    def _with_kept(self, token_ids: Sequence[int], chosen: list[int]) -> list[int]:
+        if self._kept.isdisjoint(token_ids):
+            return chosen
+        return [old if old in self._kept else new for old, new in zip(token_ids, chosen, strict=True)]
+
+    def _chunks(self, data: bytes, size: int = _CHUNK_BYTES) -> Iterator[tuple[bytes, bytes]]:
+        """Each chunk, and a digest of all up to its end."""
+        digest = b""
+        for begin in range(0, len(data), size):
+            chunk = data[begin : begin + size]
+            digest = blake2b(digest + chunk, digest_size=CHUNK_TOKENS, key=self._key).digest()
+            yield chunk, digest
