@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -22,6 +23,9 @@ from pipeline.gpu.opening import OPENER, RunnerWords, opener
 from pipeline.gpu.options import RunnerOptions, placement_of
 from pipeline.graph_rules import step_cycle
 from pipeline.messages import DeviceReady, SamplingParams
+from pipeline.recordings.places import place_named
+from pipeline.recordings.recordings import Recordings
+from pipeline.recordings.wanted import Bounds, Rules
 from pipeline.runtime.bridge import RunnerFactory
 from pipeline.runtime.frames import RunnerSpec
 from pipeline.runtime.inbox import Inbox
@@ -63,6 +67,7 @@ class Pipeline:
     trace: Trace
     telemetry: Telemetry
     sampler: Sampler
+    recordings: Recordings
 
 
 def check(config: Config) -> Blueprint:
@@ -78,6 +83,7 @@ def check(config: Config) -> Blueprint:
     _check_policies(config, options["schedule"])
     if config.trace.otlp_endpoint is not None:
         _sender_class(config)
+    _check_recorded(config, plan)
     return Blueprint(config, plan, classes, options)
 
 
@@ -119,8 +125,13 @@ def build(
         telemetry.watch_stage(node.name, inboxes[node.name], services, senders(plan, node.name))
     exports = _listeners(config, telemetry, card.name, log)
     sampler = Sampler(telemetry, lambda device: settings(blueprint, device))
-    supervisor = Supervisor(list(stages.values()), config.server.drain_timeout_s, log, [*exports, sampler])
-    return Pipeline(blueprint, supervisor, contexts, stages, inboxes, plan, trace, telemetry, sampler)
+    recordings = Recordings(stages, plan, card, lambda: telemetry.device, _record_rules(config), log)
+    supervisor = Supervisor(
+        list(stages.values()), config.server.drain_timeout_s, log, [*exports, sampler, recordings]
+    )
+    return Pipeline(
+        blueprint, supervisor, contexts, stages, inboxes, plan, trace, telemetry, sampler, recordings
+    )
 
 
 def _gauges(instances: list[AnyStage]) -> Mapping[str, float]:
@@ -147,6 +158,20 @@ def settings(blueprint: Blueprint, device: DeviceReady) -> Settings:
         max_waiting=_option(options["schedule"], "max_waiting", 0),
         max_live_requests=_option(options["ingress"], "max_live_requests", 0),
     )
+
+
+def _check_recorded(config: Config, plan: Graph) -> None:
+    for link in config.trace.record:
+        try:
+            place_named(plan, link)
+        except ValueError as error:
+            raise ConfigError(f"{config.origin}: trace.record: {error}") from error
+
+
+def _record_rules(config: Config) -> Rules:
+    trace = config.trace
+    bounds = Bounds(trace.record_max_bytes, trace.record_max_s)
+    return Rules(Path(trace.record_dir), bounds, trace.record_redacted, trace.record)
 
 
 def _listeners(

@@ -68,6 +68,17 @@ class TraceConfig(Section, frozen=True):
     """An OpenTelemetry collector (OTLP over HTTP) that gets the spans; None: there is none."""
     otlp_sample_ratio: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
     """Of the requests without a traceparent; for the others their caller decides."""
+    record: tuple[Text, ...] = ()
+    """Links whose messages are recorded from the start, such as "schedule->detokenize"."""
+    record_dir: Text = "recordings"
+    """Where recordings are written, those that the admin port is asked for included."""
+    record_max_bytes: Annotated[int, msgspec.Meta(ge=4096)] = 64 << 20
+    """Of one recording, and"""
+    record_max_s: Annotated[float, msgspec.Meta(ge=0.1)] = 60.0
+    """for how long it goes on; the admin port cannot be asked for more."""
+    record_redacted: bool = True
+    """What clients say and are told is replaced by other text; false: whoever can reach the admin port can
+    record it too."""
 
 
 class MetricsConfig(Section, frozen=True):

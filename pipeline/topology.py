@@ -109,7 +109,8 @@ class Graph(NamedTuple):
 
     def without(self, name: str) -> "Graph":
         """Without a node: whoever sent to it sends to where it would have sent the same on, and the links for
-        what it would not have sent on go with it. Raises ValueError where there is no such node.
+        what it would not have sent on go with it; so do choices between a target and the same target. Raises
+        ValueError where there is no such node.
         """
         self._place(name)
         onward = {link.carries: link.target for link in self.links if link.source == name}
@@ -119,6 +120,7 @@ class Graph(NamedTuple):
                 links.append(link._replace(target=onward[link.carries]))
             elif name not in (link.source, link.target):
                 links.append(link)
+        links = [link for link in links if link.when is None or link._replace(when=None) not in links]
         return Graph(tuple(node for node in self.nodes if node.name != name), tuple(links))
 
     def chosen(self, names: Collection[str]) -> "Graph":
@@ -140,6 +142,7 @@ CREDITS = 2
 
 _ALL_NODES = (
     Node("ingress", "pipeline.stages.ingress:Ingress", 1),
+    Node("images", "pipeline.stages.images:Images", 16, workers=1, is_optional=True),
     Node("tokenize", "pipeline.stages.tokenize:Tokenize", 256, workers=2),
     Node("schedule", "pipeline.stages.schedule:Schedule", 64),
     Node("execute", "pipeline.stages.execute:Execute", 8),
@@ -150,11 +153,14 @@ _ALL_NODES = (
 )
 
 _ALL_LINKS = (
+    Link("ingress", "images", GenerateRequest, when=When("num_image_tokens", at_least=1)),
     Link("ingress", "tokenize", GenerateRequest),
     Link("ingress", "tokenize", TokenCall),
     Link("ingress", "stream", Open, Lane.CONTROL),
     Link("ingress", "stream", Grant, Lane.CONTROL),
     Link("ingress", "schedule", Cancel, Lane.CONTROL),
+    Link("images", "tokenize", GenerateRequest),
+    Link("images", "schedule", Rejected, Lane.CONTROL),
     Link("tokenize", "schedule", TokenizedRequest),
     Link("tokenize", "schedule", Rejected, Lane.CONTROL),
     Link("schedule", "execute", StepPlan),

@@ -12,7 +12,7 @@ from pipeline.admin_token import AdminToken
 from pipeline.assemble import Pipeline
 from pipeline.config import ImportPath
 from pipeline.errors import ConfigError, RequestError
-from pipeline.runtime.swap import Ending
+from pipeline.runtime.swapped import Ending
 from pipeline.stages.ingress.replies import json_response
 from pipeline.swapping import Order, Swapper
 

@@ -35,6 +35,8 @@ TEXT = (
     "“Naïve,” she replied: 3.14 is not π. def area(r): return 3.14159 * r ** 2  # m² "
     "春はあけぼの。やうやう白くなりゆく山ぎは、すこしあかりて。 Привет, мир! 🙂 "
 )
+STOP = ("said.", "return", "春")
+"""Strings of TEXT, far enough apart that of many sequences some are stopped by one and some are not."""
 BLOCK_SIZE = 16
 _ELAPSED = (0,) * len(SEGMENTS[STEP_SEGMENTS])
 

@@ -114,7 +114,7 @@ _DEFAULTS: dict[str, Fields] = {
 
 
 def read_config(file: Path) -> Config:
-    """Of a text model, of the text part of a Gemma 3, or of a LLaVA. Raises ModelError naming file and field."""
+    """Of a text model, a Gemma 3's text part, or a LLaVA. Raises ModelError naming file and field."""
     raw = read_json(file, Fields)
     try:
         return msgspec.convert(_flattened(raw), Config)

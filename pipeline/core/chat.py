@@ -81,7 +81,7 @@ class ChatTemplate:
         return "".join(parts)
 
     def _writes_markers(self) -> bool:
-        """Whether it makes the marker of a part that is an image; else it knows only contents that are texts."""
+        """Whether it makes a marker of a part that is an image; else contents must be texts."""
         self._takes_parts = True
         image = ImagePart(0, "")
         try:

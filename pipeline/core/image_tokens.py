@@ -1,4 +1,4 @@
-"""The tokens of images in a prompt: where the template wrote a marker, as many as the encoder makes of one."""
+"""The tokens of images in a prompt: where the template wrote a marker, as many as the encoder makes."""
 
 from collections.abc import Sequence
 

@@ -1,9 +1,9 @@
 """Images of slots: each is encoded once, in the step that computes the first of its tokens, and its states
 are kept until the step that computes the last.
 
-So however a prompt is cut into chunks, a token of an image is the same; and since images are tokens of a step
-like others, what the encoder does for a step is bounded by its tokens: those of whole images, and one more for
-each row. A sequence that is admitted again brings its images along, and they are encoded again.
+So however a prompt is cut into chunks, a token of an image is the same. Since images are tokens of a step
+like others, what the encoder does for a step is bounded by these: of each row, all images that end in it and
+one more. A sequence that is admitted again brings its images along, and they are encoded again.
 """
 
 from collections.abc import Callable, Sequence

@@ -155,7 +155,7 @@ class SlotTable:
             self.fill_in(step.inputs.token_ids, step.token_slots)
 
     def see(self, step: PreparedStep) -> StepInputs:
-        """What the model gets: the step's inputs, with what it sees of images, for which its encoder is queued."""
+        """What the model gets: the step's inputs, with the states of images, whose encoder is queued."""
         if step.images is None:
             return step.inputs
         return replace(step.inputs, image_states=self._images.states(step.images))

@@ -1,25 +1,19 @@
 """GrammarChecker: whether a grammar that a client sent can be used.
 
-It is tried in a process of its own (grammar.worker), with limits on CPU time, memory and wall-clock time; a
-process that a grammar has killed is started anew for the next one.
+It is tried in a process of its own with limits (grammar.worker, runtime.confined), which is started anew for
+the next one where a grammar has killed it.
 """
 
 import hashlib
-import os
-import select
-import subprocess
-import sys
-import time
 from collections import OrderedDict
 
 import msgspec
 
 from pipeline.grammar.library import TokenizerSpec
-from pipeline.grammar.worker import LENGTH, Bounds, Opening, Verdict, write
+from pipeline.grammar.worker import Verdict
 from pipeline.messages import Grammar
+from pipeline.runtime.confined import Bounds, Confined
 
-START_S = 60.0
-"""What reading a vocabulary may take, on a machine that is busy."""
 MAX_VERDICTS = 4096
 """Known at a time; each is some hundred bytes."""
 MEMORY_BYTES = 768 << 20
@@ -37,9 +31,9 @@ class GrammarChecker:
     """
 
     def __init__(self, spec: TokenizerSpec, timeout_s: float) -> None:
-        self._spec = spec
+        bounds = Bounds(max(1, round(timeout_s)), MEMORY_BYTES)
+        self.confined = Confined("pipeline.grammar.worker", msgspec.msgpack.encode(spec), bounds)
         self._timeout_s = timeout_s
-        self._process: subprocess.Popen[bytes] | None = None
         self._verdicts: OrderedDict[bytes, str | None] = OrderedDict()
 
     def knows(self, grammar: Grammar) -> bool:
@@ -59,61 +53,13 @@ class GrammarChecker:
 
     def close(self) -> None:
         """Idempotent."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.communicate()
+        self.confined.close()
 
     def _ask(self, grammar: Grammar) -> str | None:
-        if self._process is not None and self._process.poll() is not None:
-            self.close()  # it has died since the last one
-        process = self._process = self._process or self._start()
-        assert process.stdin is not None
-        try:
-            write(process.stdin, grammar)
-            verdict = self._answer(process, self._timeout_s)
-        except OSError:  # it dies
-            verdict = None
-        if verdict is None:
-            self.close()
+        answer = self.confined.ask(msgspec.msgpack.encode(grammar), self._timeout_s)
+        if answer is None:
             return f"it takes more than {self._timeout_s:g} s or too much memory to compile"
-        return verdict.fault
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "pipeline.grammar.worker"]
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
-        assert process.stdin is not None
-        cpu_s = max(1, round(self._timeout_s))
-        write(process.stdin, Opening(self._spec, Bounds(cpu_s, MEMORY_BYTES)))
-        if self._answer(process, START_S) is None:
-            process.kill()
-            process.communicate()
-            raise RuntimeError("the process that compiles grammars does not start")
-        return process
-
-    def _answer(self, process: subprocess.Popen[bytes], timeout_s: float) -> Verdict | None:
-        """None: there is none within the time, or it has died."""
-        body = _read(process, LENGTH.size, time.monotonic() + timeout_s)
-        if body is not None:
-            body = _read(process, LENGTH.unpack(body)[0], time.monotonic() + timeout_s)
-        return None if body is None else msgspec.msgpack.decode(body, type=Verdict)
-
-
-def _read(process: subprocess.Popen[bytes], size: int, until_s: float) -> bytes | None:
-    assert process.stdout is not None
-    stdout, read = process.stdout.fileno(), b""
-    while len(read) < size:
-        poll = select.poll()  # not select: descriptors of a busy server are above 1024
-        poll.register(stdout, select.POLLIN)
-        if not poll.poll(max(0.0, until_s - time.monotonic()) * 1000):
-            return None
-        part = os.read(stdout, size - len(read))
-        if not part:
-            return None
-        read += part
-    return read
+        return msgspec.msgpack.decode(answer, type=Verdict).fault
 
 
 def _key(grammar: Grammar) -> bytes:

@@ -65,6 +65,11 @@ def is_ready(message: object) -> bool:
     return type(message) in _NAMES or cast(StepHandle, message).is_ready()
 
 
+def data_of(message: object) -> object:
+    """The message, a step as what came of it. Waits for the step's device; raises what its fault raises."""
+    return message if type(message) in _NAMES else RecordedStep.of(cast(StepHandle, message))
+
+
 def encode(message: object) -> bytes:
     """Its fields. Waits for a step's device; raises what its fault raises."""
     written = _FORMS[kind_of(message)].written
@@ -172,6 +177,7 @@ _FORMS = {kind.__name__: _Form(_Decoder(kind)) for kind in _PLAIN} | {
     "TokenCall": _Form(_Decoder(_Called), _written_call, lambda read: TokenCall(TAKES_ALL, **asdict(read))),
     "TokenizedRequest": _Form(_Decoder(TokenizedRequest), _with_alias),
 }
+KINDS = frozenset(_FORMS)
 _NAMES: dict[type, str] = {kind: kind.__name__ for kind in _PLAIN} | {
     DeviceReady: "DeviceReady",
     GenerateRequest: "GenerateRequest",

@@ -79,9 +79,7 @@ class Terms(Message, frozen=True):
 
 
 class GenerateRequest(Message, frozen=True):
-    """ingress -> images -> tokenize; without images, ingress -> tokenize. Exactly one of `prompt` and `chat` is
-    set.
-    """
+    """ingress -> tokenize, with images by way of `images`. Exactly one of `prompt` and `chat` is set."""
 
     request_id: int
     prompt: str | list[int] | None

@@ -10,7 +10,7 @@ from typing import Any, cast
 from pipeline.errors import SwapRefused
 from pipeline.runtime.hold import HeldOutlet, Hold
 from pipeline.runtime.inbox import Inbox
-from pipeline.runtime.stage import StageContext
+from pipeline.runtime.stage import NoState, StageContext
 from pipeline.runtime.supervisor import AnyStage
 from pipeline.runtime.trial import Trial
 
@@ -26,7 +26,15 @@ class Seat:
         self._hold = hold
 
     async def hand_over(self) -> None:
-        """If this raises, the old one knows what it knew. A coroutine, so that it can be bounded in time."""
+        """If this raises, the old one knows what it knew. A coroutine, so that it can be bounded in time.
+
+        Where the two have not the same State, the old one must know nothing.
+        """
+        if not have_same_state(type(self.old), type(self.new)):
+            if self.new.State is not None:
+                self.new.import_state(_nothing(self.new))
+            self.new.service = self.old.service
+            return
         state = _exported(self.old)
         kept = _exported(self.old) if self.old.is_revocable else state
         try:
@@ -59,16 +67,25 @@ def held(ctx: StageContext, hold: Hold) -> StageContext:
     return replace(ctx, outlets=outlets, hold=hold, is_successor=True)
 
 
+def have_same_state(old: type[AnyStage], new: type[AnyStage]) -> bool:
+    """By name: the State of a module that was edited is another class, and the same to who wrote it."""
+    return class_path(old.State) == class_path(new.State)
+
+
 def check_states(old: type[AnyStage], new: type[AnyStage]) -> None:
-    """Whether one can be told what the other knows. Raises SwapRefused."""
-    for stage in (old, new):
-        if stage.State is None:
-            raise SwapRefused(f"{class_path(stage)} has no State: what it knows would be lost")
-    if class_path(new.State) != class_path(old.State):  # by name: that of an edited module is another class
+    """Whether one can be told what the other knows, or wait until that is nothing. Raises SwapRefused."""
+    if old.State is None:
+        raise SwapRefused(f"{class_path(old)} has no State: what it knows would be lost")
+    if not have_same_state(old, new) and not (old.is_revocable or old.State is NoState):
         raise SwapRefused(
             f"{class_path(new)} must have the State of {class_path(old)}, which is {class_path(old.State)}, "
-            f"not {class_path(new.State)}"
+            f"not {class_path(new.State)}: that one always knows something"
         )
+
+
+def knows_nothing(stage: AnyStage) -> bool:
+    """Between two batches."""
+    return not stage.service.begun_ns and bool(stage.export_state() == _nothing(stage))
 
 
 def class_path(kind: type | None) -> str:

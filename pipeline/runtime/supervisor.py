@@ -99,6 +99,7 @@ class Supervisor:
         """Held while a stage is handed over, and by the drain: neither begins within the other."""
         self.swapping = asyncio.Lock()
         """Held from the start of a stage that is to take over to the end of its trial."""
+        self.is_draining = False
         self._companions = companions
         self._drain_timeout_s = drain_timeout_s
         self._log = log
@@ -143,6 +144,7 @@ class Supervisor:
             await companion.start()
 
     async def _drain(self) -> None:
+        self.is_draining = True
         try:
             async with asyncio.timeout(self._drain_timeout_s), self.changing:
                 for crew in self.crews:

@@ -1,6 +1,7 @@
 """Swap: another stage in the place of one that runs, between two batches, and back if it fails.
 
     the newcomers start          while the others serve
+    (the stage drains)           where the two have not the same State: requests wait until it knows nothing
     the inbox is paused          what is sent meanwhile waits in it; whoever is in handle() finishes his batch
     state moves                  import_state(export_state()), see runtime.handover
     the inbox is resumed         the newcomers serve, on trial (runtime.trial) where they are revocable
@@ -10,19 +11,18 @@ A drain may begin at any time but while state moves, and finds whoever serves th
 """
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
-from enum import StrEnum
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from time import perf_counter_ns
 
-import msgspec
-
 from pipeline.errors import SwapRefused
-from pipeline.runtime.handover import Seat, check_states, class_path, held
+from pipeline.runtime.emptied import emptied
+from pipeline.runtime.handover import Seat, check_states, class_path, have_same_state, held, knows_nothing
 from pipeline.runtime.hold import Hold
 from pipeline.runtime.patience import within
-from pipeline.runtime.stage import StageContext
+from pipeline.runtime.stage import NoState, StageContext
 from pipeline.runtime.supervisor import AnyStage, Crew, Supervisor
+from pipeline.runtime.swapped import USUAL, Bounds, Ending, Swapped, reason_of
 from pipeline.runtime.trial import Trial
 
 MakeStage = Callable[[StageContext], AnyStage]
@@ -30,50 +30,13 @@ STOPPING = "the server is stopping"
 _LOOK_S = 0.05
 
 
-class Bounds(msgspec.Struct, frozen=True):
-    """How long things may take, in seconds."""
-
-    start_s: float = 10.0
-    """start() of a newcomer, beside the stage that serves,"""
-    computing_s: float = 0.3
-    """of which it may hold the loop for so long at a stretch; as may a state that moves."""
-    boundary_s: float = 5.0
-    """Until a stage that is alone has finished the batch in its hands: it takes no other meanwhile anyway."""
-    pool_boundary_s: float = 0.3
-    """The same of a pool, whose others wait for the last one."""
-    batch_s: float = 0.4
-    """A batch on trial."""
-    trial_s: float = 1.0
-    """After so long and `trial_batches` the newcomers are trusted,"""
-    trial_batches: int = 16
-    max_trial_s: float = 3.0
-    """or after so long, if there is less to do."""
-
-
-USUAL = Bounds()
-
-
-class Ending(StrEnum):
-    REFUSED = "refused"
-    """The stage that served before never ceased to."""
-    ROLLED_BACK = "rolled_back"
-    SWAPPED = "swapped"
-
-
-class Swapped(msgspec.Struct, frozen=True):
-    """How it ended."""
-
-    ending: Ending
-    reason: str = ""
-    """Why the stage that served before still does."""
-    paused_ns: int = 0
-    """For so long nobody took from the inbox when the stage was handed over."""
-    num_batches: int = 0
-    """Handled on trial without a fault."""
-
-
 async def swap(
-    supervisor: Supervisor, crew: Crew, make: MakeStage, ctx: StageContext, bounds: Bounds = USUAL
+    supervisor: Supervisor,
+    crew: Crew,
+    make: MakeStage,
+    ctx: StageContext,
+    bounds: Bounds = USUAL,
+    doors: Sequence[Crew] = (),
 ) -> Swapped:
     """Put what `make` makes in the place of the crew's stages; returns when it is decided.
 
@@ -81,34 +44,33 @@ async def swap(
 
     Args:
         ctx: that of the stages, with nothing held.
+        doors: where requests wait while the crew drains.
     """
-    task = crew.beside(_attempt(supervisor, crew, make, ctx, bounds))
+    task = crew.beside(_attempt(_Swap(supervisor, crew, bounds, doors), make, ctx))
     await asyncio.wait([task])
     return Swapped(Ending.REFUSED, STOPPING) if task.cancelled() else task.result()
 
 
-async def _attempt(
-    supervisor: Supervisor, crew: Crew, make: MakeStage, ctx: StageContext, bounds: Bounds
-) -> Swapped:
-    if supervisor.swapping.locked():
+async def _attempt(this: "_Swap", make: MakeStage, ctx: StageContext) -> Swapped:
+    if this.supervisor.swapping.locked():
         return Swapped(Ending.REFUSED, "another swap is under way")
-    async with supervisor.swapping:
-        attempt = _Swap(supervisor, crew, bounds)
+    async with this.supervisor.swapping:
         try:
-            return await attempt.run(make, ctx)
+            return await this.run(make, ctx)
         except SwapRefused as error:
             return Swapped(Ending.REFUSED, str(error))
         finally:
-            await attempt.stop_those_aside()
+            await this.stop_those_aside()
 
 
 class _Swap:
     """One swap, from the start of the newcomers to the end of their trial."""
 
-    def __init__(self, supervisor: Supervisor, crew: Crew, bounds: Bounds) -> None:
-        self._supervisor = supervisor
+    def __init__(self, supervisor: Supervisor, crew: Crew, bounds: Bounds, doors: Sequence[Crew]) -> None:
+        self.supervisor = supervisor
         self._crew = crew
         self._bounds = bounds
+        self._doors = doors
         self._seats: list[Seat] = []
         self._num_on_trial = 0
         self._failure: Exception | None = None
@@ -119,7 +81,8 @@ class _Swap:
         """Raises SwapRefused, with the crew as it was."""
         for number, old in enumerate(self._crew.stages):
             await self._start(number, old, make, ctx)
-        paused_ns = await self._hand_over()
+        async with self.supervisor.changing, self._drained():
+            paused_ns = await self._hand_over()
         if self._is_revocable:
             await self._judge()
         num_batches = sum(seat.trial.num_batches for seat in self._seats)
@@ -139,7 +102,11 @@ class _Swap:
 
     @property
     def _is_revocable(self) -> bool:
-        return self._seats[0].new.is_revocable
+        return self._moves_state and self._seats[0].new.is_revocable
+
+    @property
+    def _moves_state(self) -> bool:
+        return have_same_state(type(self._seats[0].old), type(self._seats[0].new))
 
     # Before anything live is touched --------------------------------------------------------
 
@@ -162,25 +129,31 @@ class _Swap:
 
     # The handover ---------------------------------------------------------------------------
 
+    def _drained(self) -> AbstractAsyncContextManager[None]:
+        """Where state cannot move: while there is none."""
+        if self.supervisor.is_draining or self._crew.inbox.is_closed:
+            raise SwapRefused(STOPPING)
+        if self._moves_state:
+            return nullcontext()
+        olds = [seat.old for seat in self._seats]
+        return emptied(olds, self._doors, self.supervisor, self._bounds.drain_s)
+
     async def _hand_over(self) -> int:
         """For how long nobody took from the inbox, ns. Raises SwapRefused, with the others serving."""
-        crew = self._crew
-        async with self._supervisor.changing:
-            if crew.inbox.is_closed:
-                raise SwapRefused(STOPPING)
-            begin_ns = perf_counter_ns()
-            crew.inbox.pause()
-            try:
-                await self._reach_boundary()
-                await within(self._bounds.computing_s, self._move_states())
-            except Exception as error:
-                crew.inbox.resume()
-                crew.fill_seats()
-                raise SwapRefused(reason_of(error)) from error
-            crew.stages[:] = [seat.new for seat in self._seats]
+        crew, begin_ns = self._crew, perf_counter_ns()
+        crew.inbox.pause()
+        try:
+            await self._reach_boundary()
+            self._check_drained()
+            await within(self._bounds.computing_s, self._move_states())
+        except Exception as error:
             crew.inbox.resume()
-            self._let_serve()
-            return perf_counter_ns() - begin_ns
+            crew.fill_seats()
+            raise SwapRefused(reason_of(error)) from error
+        crew.stages[:] = [seat.new for seat in self._seats]
+        crew.inbox.resume()
+        self._let_serve()
+        return perf_counter_ns() - begin_ns
 
     async def _reach_boundary(self) -> None:
         bounds = self._bounds
@@ -188,8 +161,15 @@ class _Swap:
         try:
             async with asyncio.timeout(seconds):
                 await self._crew.ended()
+                for seat in self._seats:
+                    if seat.old.State is NoState:
+                        await seat.old.drain()
         except TimeoutError as error:
             raise SwapRefused(f"the stage was not between two batches within {seconds:g} s") from error
+
+    def _check_drained(self) -> None:
+        if not (self._moves_state or all(knows_nothing(seat.old) for seat in self._seats)):
+            raise SwapRefused("requests came while it was handed over")
 
     async def _move_states(self) -> None:
         """All of them or none."""
@@ -261,10 +241,3 @@ class _Swap:
         if seconds < bounds.trial_s:
             return False
         return num_batches >= bounds.trial_batches or seconds >= bounds.max_trial_s
-
-
-def reason_of(error: BaseException) -> str:
-    """In words, whatever was raised."""
-    if isinstance(error, SwapRefused | TimeoutError) and str(error):
-        return str(error)
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

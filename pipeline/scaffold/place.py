@@ -27,7 +27,9 @@ class Place(NamedTuple):
 
 def in_place_of(stage: str) -> Place:
     """That of a built-in stage. Raises ConfigError."""
-    stage_name("--in-place-of", stage, (node.name for node in WHOLE.nodes if _sent(node.name)))
+    stage_name("--in-place-of", stage, WHOLE.names)
+    if not _sent(stage):
+        raise ConfigError(f"--in-place-of {stage}: {stage} is sent no messages, so there is none to handle")
     node = WHOLE.nodes[WHOLE.names.index(stage)]
     return Place(node, _sent(stage), _carried(stage))
 
@@ -41,9 +43,11 @@ def between(source: str, target: str, name: str) -> Place:
     if not passes:
         ways = ", ".join(dict.fromkeys(f"{link.source} {link.target}" for link in _data(LINKS)))
         raise ConfigError(f"--between {source} {target}: no data goes that way. It goes between: {ways}")
-    ways_of_all = {link[:2] for link in _data(WHOLE.links)}
+    through = {link[:3] for link in _data(WHOLE.links) if link.when is None}
     for node in WHOLE.nodes:
-        if node.is_optional and {(source, node.name), (node.name, target)} <= ways_of_all:
+        if {
+            way for kind in passes for way in ((source, node.name, kind), (node.name, target, kind))
+        } <= through:
             return Place(node, passes, passes, passes, (source, target))
     return Place(Node(name, "", nodes[target].inbox_bound), passes, passes, passes, (source, target))
 

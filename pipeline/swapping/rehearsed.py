@@ -27,7 +27,8 @@ from pipeline.messages import StepHandle
 from pipeline.runtime.bridge import RunnerFactory
 from pipeline.runtime.inbox import Inbox
 from pipeline.runtime.supervisor import Supervisor
-from pipeline.runtime.swap import Bounds, Ending, reason_of, swap
+from pipeline.runtime.swap import swap
+from pipeline.runtime.swapped import Bounds, Ending, reason_of
 from pipeline.runtime.testing import FakeRunner
 from pipeline.swapping.rehearsal import Outcome, Words
 

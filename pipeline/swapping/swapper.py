@@ -16,13 +16,15 @@ from pipeline.errors import ConfigError, StagelineError, SwapRefused
 from pipeline.runtime.handover import check_states, class_path
 from pipeline.runtime.stage import Service
 from pipeline.runtime.supervisor import Crew
-from pipeline.runtime.swap import Bounds, Ending, MakeStage, Swapped, swap
+from pipeline.runtime.swap import MakeStage, swap
+from pipeline.runtime.swapped import USUAL, Ending, Swapped
 from pipeline.runtime.trace import Point
 from pipeline.stages.sample import Sample
 from pipeline.swapping.fresh import Sources
 from pipeline.swapping.rehearsal import rehearse
 from pipeline.telemetry.metrics.exposition import Family
 from pipeline.telemetry.perfetto import SWAP_ENDINGS
+from pipeline.topology import Lane
 
 
 class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -96,7 +98,8 @@ class Swapper:
             crew,
             made_by(blueprint, name),
             self._pipeline.contexts[name],
-            Bounds(batch_s=max(Bounds().batch_s, 2 * longest_s(crew.stages[0].service))),
+            replace(USUAL, batch_s=max(USUAL.batch_s, 2 * longest_s(crew.stages[0].service))),
+            self._doors(),
         )
         if swapped.ending is Ending.SWAPPED:
             self._config = config
@@ -118,6 +121,13 @@ class Swapper:
             raise
         except Exception as error:  # of a module that is imported
             raise SwapRefused(f"{config.stages[name].use}: {type(error).__name__}: {error}") from error
+
+    def _doors(self) -> list[Crew]:
+        """Where requests wait while a stage drains."""
+        graph = self._pipeline.graph
+        first = graph.names[0]
+        targets = {link.target for link in graph.links if link.source == first and link.lane is Lane.DATA}
+        return [crew for crew in self._pipeline.supervisor.crews if crew.name in targets]
 
     def _crew(self, name: str) -> Crew:
         for crew in self._pipeline.supervisor.crews:

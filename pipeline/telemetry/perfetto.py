@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from pipeline.runtime.swap import Ending
+from pipeline.runtime.swapped import Ending
 from pipeline.runtime.trace import Point, Trace, TracePoint
 from pipeline.telemetry.journal import Journal, RequestRecord, StepRecord
 from pipeline.telemetry.request_parts import STAGES

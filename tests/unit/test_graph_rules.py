@@ -70,7 +70,7 @@ BROKEN = {
     "twice": (WHOLE.with_links(WHOLE.links[-1]), "the link .* is there 2 times"),
     "undivided": (
         divided(),
-        "GenerateRequest of ingress .to tokenize, extra. exactly one must be without `when`",
+        "GenerateRequest of ingress .to images, tokenize, extra. exactly one must be without `when`",
     ),
     "all conditions": (
         links(

@@ -115,9 +115,10 @@ def test_a_verdict_is_kept(checker: GrammarChecker) -> None:
 def test_a_process_that_died_is_started_again() -> None:
     checker = GrammarChecker(SPEC, TIMEOUT_S)
     checker.check(GOOD)
-    assert checker._process is not None
-    os.kill(checker._process.pid, 9)
-    checker._process.wait()
+    pid = checker.confined.pid
+    assert pid is not None
+    os.kill(pid, 9)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     checker.check(Grammar("regex", "a"))
     checker.close()
     checker.close()

@@ -12,12 +12,14 @@ import structlog
 from pipeline.runtime.inbox import Inbox
 from pipeline.runtime.stage import NoOptions, Outlet, Stage, StageContext
 from pipeline.runtime.supervisor import Crew, Supervisor
-from pipeline.runtime.swap import Bounds, Swapped, swap
+from pipeline.runtime.swap import swap
+from pipeline.runtime.swapped import Bounds, Swapped
 
 QUICK = Bounds(
     start_s=0.5,
     computing_s=0.1,
     boundary_s=0.3,
+    drain_s=0.2,
     pool_boundary_s=0.3,
     batch_s=0.1,
     trial_s=0.02,

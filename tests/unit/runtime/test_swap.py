@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.errors import StageCrashed
 from pipeline.runtime.stage import NoState, StageContext
-from pipeline.runtime.swap import Ending
+from pipeline.runtime.swapped import Ending
 from tests.unit.runtime.swap_world import (
     QUICK,
     Counter,
@@ -116,8 +116,14 @@ class Endless(Counter):
 class Stranger(Counter):
     State = NoState
 
+    def export_state(self) -> Any:
+        return NoState()
 
-class Nobody(Counter):
+    def import_state(self, state: Any) -> None:
+        assert state == NoState()
+
+
+class Nobody(Stranger):
     State = None
 
 
@@ -133,8 +139,8 @@ class Forgetful(Counter):
     [
         (Unstartable, "it does not start: OSError: no such device"),
         (Endless, "it does not start: it took longer than 0.5 s"),
-        (Stranger, "must have the State of"),
-        (Nobody, "has no State: what it knows would be lost"),
+        (Stranger, "requests of before were still under way after 0.2 s"),
+        (Nobody, "requests of before were still under way after 0.2 s"),
         (Forgetful, "what the stage knows was not handed over: KeyError: 'total'"),
     ],
 )
@@ -149,6 +155,31 @@ def test_what_is_refused_leaves_the_stage_as_it_was(kind: type[Counter], reason:
             await feeding
         assert swapped.ending is Ending.REFUSED and reason in swapped.reason
         assert totals(said) and {each.who for each in said} == {"old"}
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", [Stranger, Nobody])
+def test_one_that_knows_other_things_takes_over_when_there_is_nothing_to_know(kind: type[Counter]) -> None:
+    async def main() -> None:
+        async with counting() as world:
+            await world.inbox.send(Number(5))
+            swapping = asyncio.create_task(world.swap(lambda ctx: kind(ctx, "new")))
+            await asyncio.sleep(0.05)
+            assert world.crew.stages == world.olds
+            await world.inbox.send(Number(-5))
+            assert (await swapping).ending is Ending.SWAPPED
+            await world.inbox.send(Number(7))
+            assert await world.said(3) == [Said(5, 5, "old"), Said(-5, 0, "old"), Said(7, 7, "new")]
+
+    asyncio.run(main())
+
+
+def test_what_has_no_state_is_let_alone() -> None:
+    async def main() -> None:
+        async with counting() as world:
+            assert (await world.swap(Nobody)).ending is Ending.SWAPPED
+            assert "Nobody has no State: what it knows would be lost" in (await world.swap()).reason
 
     asyncio.run(main())
 
