@@ -10,6 +10,7 @@ from aiohttp import web
 
 from pipeline.admin.api import Api
 from pipeline.admin.guard import WILDCARDS, guard
+from pipeline.admin.recordings import RecordingsApi
 from pipeline.admin.stages import StagesApi
 from pipeline.assemble import Pipeline
 from pipeline.checkpoint.card import ModelCard
@@ -30,6 +31,7 @@ class AdminServer:
     def __init__(self, pipeline: Pipeline, config: AdminConfig, card: ModelCard) -> None:
         self.api = Api(pipeline, card)
         self.stages = StagesApi(pipeline, is_allowed=config.allow_swap)
+        self.recordings = RecordingsApi(pipeline.recordings)
         self._ingress: Any = pipeline.stages["ingress"][0]
         self._config = config
         self._log = structlog.get_logger()
@@ -102,6 +104,11 @@ class AdminServer:
         app.router.add_delete("/api/kv/pins", api.kv.clear_pins)
         app.router.add_get("/api/stages", self.stages.list)
         app.router.add_post("/api/stages/{name}/swap", self.stages.swap)
+        app.router.add_get("/api/recordings", self.recordings.list)
+        app.router.add_post("/api/recordings", self.recordings.begin)
+        app.router.add_post("/api/recordings/{id}/stop", self.recordings.end)
+        app.router.add_get("/api/recordings/{id}", self.recordings.file)
+        app.router.add_delete("/api/recordings/{id}", self.recordings.remove)
         app.router.add_get("/metrics", api.metrics)
         app.router.add_get("/debug/trace", api.trace)
         app.on_response_prepare.append(api.protect)

@@ -11,7 +11,7 @@ class Bounds(msgspec.Struct, frozen=True):
     max_s: float
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A recording that is asked for. None: as far as the configuration lets it."""
 
     link: str

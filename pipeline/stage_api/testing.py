@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
+from pipeline import assemble
 from pipeline import config as configuration
 from pipeline.bench import samples
 from pipeline.bench.compare.answers import compare_answers
@@ -118,13 +119,13 @@ def differences(stage: str, use: str, **options: object) -> list[str]:
     Both are fed the same, with a device that costs nothing; the built-in stage's `equivalence` says what must
     be alike. Raises ConfigError: the class does not fit there, or the options do not fit it.
     """
-    config = configuration.loads(f"[stages.{stage}]", "the default configuration")
+    configured = assemble.check(configuration.loads(f"[stages.{stage}]", "the default configuration"))
     load = msgspec.structs.replace(Load.of(byte_card(), 8), num_tokens=24, num_sequences=16)
     fed = Input(lambda: feed_for(stage, load), lambda: feed_for(stage, load))
     runner = RunnerFactory(lambda: cast(Any, FakeRunner()))
-    builtin = variant(config, stage, BUILT_IN, {}, "the built-in stage")
+    builtin = variant(configured, stage, BUILT_IN, {}, "the built-in stage")
     a = Side("a", stage, builtin, byte_card(), runner)
-    b = Side("b", stage, variant(config, stage, use, options, use), byte_card(), runner)
+    b = Side("b", stage, variant(configured, stage, use, options, use), byte_card(), runner)
     answers = asyncio.run(compare_answers(a, b, fed))
     return [*map(str, answers.differences), *filter(None, [answers.failure])]
 
