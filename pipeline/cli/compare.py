@@ -18,10 +18,10 @@ from pipeline import assemble
 from pipeline.bench.compare.answers import PATIENCE_S, Answers, compare_answers
 from pipeline.bench.compare.ratio import MIN_ROUNDS
 from pipeline.bench.compare.report import comparison_report, exceeds
-from pipeline.bench.compare.rounds import Times, time_rounds
+from pipeline.bench.compare.rounds import Times, Timing, time_rounds
 from pipeline.bench.compare.side import BUILT_IN, CONFIGURED, Input, Side, variant
 from pipeline.bench.feeds import feed_for
-from pipeline.bench.samples import Load
+from pipeline.bench.samples import STOP, Load
 from pipeline.checkpoint.card import ModelCard
 from pipeline.checkpoint.fake import byte_card
 from pipeline.checkpoint.model import load_card
@@ -33,8 +33,6 @@ from pipeline.runtime.testing import DEFAULT_CAPACITY, FakeRunner
 ROUNDS, STEPS, TOKENS = 20, 200, 64
 FEWER = {"execute": (MIN_ROUNDS, 10, 16), "tokenize": (ROUNDS, 50, TOKENS)}
 """The same for stages that take long over a message."""
-STOP = ("π",)
-"""So that something is stopped, and Cancels are compared too."""
 BUSY_LOAD = 0.5
 """Of each core, from which on a note says so."""
 EPILOG = """
@@ -133,9 +131,9 @@ class Result(msgspec.Struct, frozen=True):
 def run(args: argparse.Namespace) -> int:
     """Compare, print, and say by the status what was found."""
     config = override(load(args.config), model=args.model)
-    assemble.check(config)
+    configured = assemble.check(config)
     blueprints = [
-        variant(config, args.stage, use, dict(options), f"--{name}")
+        variant(configured, args.stage, use, dict(options), f"--{name}")
         for name, use, options in (("a", args.a, args.a_options), ("b", args.b, args.b_options))
     ]
     card = byte_card() if args.fake else load_card(config.model.reference)
@@ -167,14 +165,12 @@ async def _timed(args: argparse.Namespace, a: Side, b: Side, fed: Input) -> Time
     rounds, steps, _ = FEWER.get(args.stage, (ROUNDS, STEPS, TOKENS))
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("timing rounds", total=None)
-        return await time_rounds(
-            a,
-            b,
-            fed,
+        timing = Timing(
             args.rounds or rounds,
             args.steps or steps,
             lambda done, total: bar.update(task, completed=done, total=total),
         )
+        return await time_rounds(a, b, fed, timing)
 
 
 def _told(args: argparse.Namespace, a: Side, b: Side, result: Result) -> int:

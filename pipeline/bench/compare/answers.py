@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from pipeline.bench.compare.side import Input, Side
+from pipeline.bench.compare.side import Input, Side, first_error
 from pipeline.bench.stand import Feed, Stand, running
 from pipeline.errors import ConfigError, StagelineError
 from pipeline.runtime.comparison import Comparison, Difference
@@ -68,7 +68,7 @@ async def _run(side: Side, feed: Feed, hear: Hear, patience_s: float) -> str:
     heard_feed = _HeardFeed(feed, limit, patience_s, hear)
     try:
         async with limit:
-            stand = side.stand()
+            stand = side.stand(trace_points=1)
             async with running(stand, heard_feed, lambda stage: _hearing(stage, heard_feed.said)):
                 heard_feed.wait()
                 await heard_feed.send(stand, ALL)
@@ -77,12 +77,8 @@ async def _run(side: Side, feed: Feed, hear: Hear, patience_s: float) -> str:
     except ConfigError:
         raise
     except Exception as error:  # it may be anything: the stage is what is tried here
-        return f"it has failed: {_first(error)!r}"
+        return f"it has failed: {first_error(error)!r}"
     return ""
-
-
-def _first(error: Exception) -> Exception:
-    return _first(error.exceptions[0]) if isinstance(error, ExceptionGroup) else error
 
 
 def _hearing(stage: AnyStage, hear: Hear) -> Callable[[Sequence[Any]], Awaitable[None]]:

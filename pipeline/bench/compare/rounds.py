@@ -1,5 +1,6 @@
 """Rounds: both sides timed by turns (A B, B A, A B, ...), so that what drifts weighs on both alike."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
@@ -7,12 +8,13 @@ from statistics import median
 import msgspec
 
 from pipeline.bench.compare.ratio import Ratio, ratio_of
-from pipeline.bench.compare.side import Input, Side
+from pipeline.bench.compare.side import Input, Side, first_error
 from pipeline.bench.measure import quantile
 from pipeline.bench.stand import WARM_UP, Feed, Stand, running
-from pipeline.errors import StageCrashed, StagelineError
+from pipeline.errors import ConfigError, StageCrashed, StagelineError
 from pipeline.messages import DeviceReady
 
+_REST_S = 0.001
 Told = Callable[[int, int], None]
 """So many rounds of so many are done."""
 
@@ -34,7 +36,25 @@ class Times(msgspec.Struct, frozen=True):
     a: Cost
     b: Cost
     ratio: Ratio
-    """Of row_us."""
+    """Of the time per row."""
+    median_ratio: Ratio
+    """Of the rounds' median messages: nearly the same, unless some take far longer than most, as they do
+    where the process is put aside."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How both are timed."""
+
+    rounds: int
+    num_messages: int
+    """Of each side in each round."""
+    told: Told = lambda done, total: None
+
+    @property
+    def trace_points(self) -> int:
+        """Of a turn, those of requests included."""
+        return 4096 + 16 * self.num_messages
 
 
 @dataclass
@@ -46,83 +66,79 @@ class _Seat:
     feed: Feed
     rows_us: list[float] = field(default_factory=list)
     """Of each round."""
+    medians_us: list[float] = field(default_factory=list)
+    """Likewise."""
     services_us: list[float] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, side: Side, fed: Input) -> "_Seat":
-        return cls(side, side.stand(), fed.timed())
 
     async def turn(self, num_messages: int) -> None:
         """One round's part."""
-        feed, stand = self.feed, self.stand
-        busy_ns, units = feed.busy_ns(stand), self._units()
+        stand, feed = self.stand, self.feed
+        num_rows, since_ns = feed.num_rows, stand.clock()
         await feed.send(stand, num_messages)
-        units = self._units() - units
-        if not units:
-            raise StagelineError(f"{self.side} was sent nothing in a round; ask for fewer rounds or messages")
-        self.rows_us.append((feed.busy_ns(stand) - busy_ns) / units / 1e3)
-
-    def _units(self) -> int:
-        return self.feed.num_rows or sum(stage.service.num_messages for stage in self.stand.stages)
+        while not stand.is_at_rest:  # noqa: ASYNC110 - handle() may go on past its answers, and tells nobody
+            await asyncio.sleep(_REST_S)
+        services_us = feed.services_us(stand, since_ns)
+        if not services_us:
+            raise StagelineError(f"{self.side} was sent nothing in a round: ask for fewer, or a shorter one")
+        self.rows_us.append(sum(services_us) / (feed.num_rows - num_rows or len(services_us)))
+        self.medians_us.append(median(services_us))
+        self.services_us += services_us
 
     def cost(self) -> Cost:
         services_us = self.services_us
         return Cost(median(self.rows_us), quantile(services_us, 0.5), quantile(services_us, 0.99))
 
 
-async def time_rounds(a: Side, b: Side, fed: Input, rounds: int, num_messages: int, told: Told) -> Times:
+async def time_rounds(a: Side, b: Side, fed: Input, timing: Timing) -> Times:
     """Warm both up, then time them. Raises StageCrashed.
 
     Each round compares what the two took for the same messages. One rests while the other works; but a stage
     that owns a device is stopped at the end of its turn, for the other may need all of it.
     """
+    seats = tuple(_Seat(side, side.stand(timing.trace_points), fed.timed()) for side in (a, b))
     has_device = any(DeviceReady in side.stage_class.gives for side in (a, b))
     try:
-        seats = await (_apart if has_device else _beside)(a, b, fed, rounds, num_messages, told)
-    except BaseExceptionGroup as group:
-        error = _first(group)
-        raise StageCrashed(f"{a.stage} failed in a timed round: {error!r}") from error
+        await (_apart if has_device else _beside)(seats, fed, timing)
+    except ConfigError:
+        raise
+    except Exception as error:  # it may be anything: the stage is what is tried here
+        cause = first_error(error)
+        raise StageCrashed(f"{a.stage} failed in a timed round: {cause!r}") from cause
     seat_a, seat_b = seats
-    ratios = [b_us / a_us for a_us, b_us in zip(seat_a.rows_us, seat_b.rows_us, strict=True)]
-    return Times(rounds, num_messages, seat_a.cost(), seat_b.cost(), ratio_of(ratios))
+    return Times(
+        timing.rounds,
+        timing.num_messages,
+        seat_a.cost(),
+        seat_b.cost(),
+        _ratio(seat_a.rows_us, seat_b.rows_us),
+        _ratio(seat_a.medians_us, seat_b.medians_us),
+    )
 
 
-async def _beside(
-    a: Side, b: Side, fed: Input, rounds: int, num_messages: int, told: Told
-) -> tuple[_Seat, _Seat]:
-    seats = _Seat.of(a, fed), _Seat.of(b, fed)
-    async with running(seats[0].stand, seats[0].feed), running(seats[1].stand, seats[1].feed):
+def _ratio(a_us: list[float], b_us: list[float]) -> Ratio:
+    return ratio_of([b / a for a, b in zip(a_us, b_us, strict=True)])
+
+
+async def _beside(seats: tuple[_Seat, ...], fed: Input, timing: Timing) -> None:
+    a, b = seats
+    async with running(a.stand, a.feed), running(b.stand, b.feed):
         for seat in seats:
-            await seat.feed.send(seat.stand, max(num_messages, WARM_UP))
-        begun_ns = [seat.stand.clock() for seat in seats]
-        for number in range(rounds):
+            await seat.feed.send(seat.stand, max(timing.num_messages, WARM_UP))
+        for number in range(timing.rounds):
             for seat in _order(seats, number):
-                await seat.turn(num_messages)
-            told(number + 1, rounds)
-        for seat, since_ns in zip(seats, begun_ns, strict=True):
-            seat.services_us = seat.feed.services_us(seat.stand, since_ns)
-    return seats
+                await seat.turn(timing.num_messages)
+            timing.told(number + 1, timing.rounds)
 
 
-async def _apart(
-    a: Side, b: Side, fed: Input, rounds: int, num_messages: int, told: Told
-) -> tuple[_Seat, _Seat]:
-    seats = _Seat.of(a, fed), _Seat.of(b, fed)
-    for number in range(rounds):
+async def _apart(seats: tuple[_Seat, ...], fed: Input, timing: Timing) -> None:
+    for number in range(timing.rounds):
         for seat in _order(seats, number):
-            seat.stand, seat.feed = seat.side.stand(), fed.timed()
+            seat.stand, seat.feed = seat.side.stand(timing.trace_points), fed.timed()
             async with running(seat.stand, seat.feed):
                 await seat.feed.send(seat.stand, WARM_UP)
-                since_ns = seat.stand.clock()
-                await seat.turn(num_messages)
-                seat.services_us += seat.feed.services_us(seat.stand, since_ns)
-        told(number + 1, rounds)
-    return seats
+                await seat.turn(timing.num_messages)
+        timing.told(number + 1, timing.rounds)
 
 
-def _order(seats: tuple[_Seat, _Seat], number: int) -> tuple[_Seat, _Seat]:
-    return seats if number % 2 == 0 else (seats[1], seats[0])
-
-
-def _first(error: BaseException) -> BaseException:
-    return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
+def _order(seats: tuple[_Seat, ...], number: int) -> tuple[_Seat, ...]:
+    return seats if number % 2 == 0 else seats[::-1]

@@ -11,8 +11,10 @@ from pipeline.assemble import Blueprint, StageClass
 from pipeline.bench.stand import Feed, Stand, build_stand
 from pipeline.checkpoint.card import ModelCard
 from pipeline.config import Config
+from pipeline.core.import_path import resolve
 from pipeline.errors import ConfigError
 from pipeline.runtime.bridge import RunnerFactory
+from pipeline.runtime.stage import NoOptions
 
 BUILT_IN = "builtin"
 CONFIGURED = "config"
@@ -38,8 +40,8 @@ class Side:
     def use(self) -> str:
         return f"{self.stage_class.__module__}:{self.stage_class.__qualname__}"
 
-    def stand(self) -> Stand:
-        return build_stand(self.blueprint, self.stage, self.card, self.runner)
+    def stand(self, trace_points: int) -> Stand:
+        return build_stand(self.blueprint, self.stage, self.card, self.runner, trace_points=trace_points)
 
     def __str__(self) -> str:
         return f"{self.name} ({self.use})"
@@ -54,20 +56,24 @@ class Input:
     timed: Callable[[], Feed]
 
 
-def variant(config: Config, stage: str, use: str, options: Mapping[str, Any], origin: str) -> Blueprint:
-    """`config` with another class in the place of one stage. Raises ConfigError, which begins with `origin`.
+def variant(
+    configured: Blueprint, stage: str, use: str, options: Mapping[str, Any], origin: str
+) -> Blueprint:
+    """With another class in the place of one stage. Raises ConfigError, which begins with `origin`.
 
     Args:
         use: an import path, BUILT_IN or CONFIGURED.
-        options: set over those of config, where config names the same class; else over the defaults.
+        options: set over those of config, where the class takes such options; else over its defaults.
     """
+    config = configured.config
     if stage not in config.stages:
         names = ", ".join(config.stages)
         raise ConfigError(f"{config.origin}: has no stage {stage!r}; its stages are {names}")
-    configured = config.stages[stage]
-    use = _path(config, stage, use)
-    kept = configured.options if use == configured.use else {}
-    swapped = replace(configured, use=use, options={**kept, **options})
+    path = _path(config, stage, use)
+    was = configured.classes[stage].Options
+    is_alike = issubclass(getattr(resolve(f"{origin}: stages.{stage}.use", path), "Options", NoOptions), was)
+    kept = config.stages[stage].options if is_alike else {}
+    swapped = replace(config.stages[stage], use=path, options={**kept, **options})
     return assemble.check(replace(config, origin=origin, stages={**config.stages, stage: swapped}))
 
 
@@ -77,3 +83,8 @@ def _path(config: Config, stage: str, use: str) -> str:
     if use == BUILT_IN:
         return next(node.use for node in config.graph.nodes if node.name == stage)
     return use
+
+
+def first_error(error: Exception) -> Exception:
+    """Of a group that task groups have made, the one that began it."""
+    return first_error(error.exceptions[0]) if isinstance(error, ExceptionGroup) else error

@@ -1,0 +1,223 @@
+"""Slower copies of each stage are found with the right ratio, and subtly wrong ones are caught."""
+
+import asyncio
+import dataclasses
+import gc
+import sys
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Any, cast
+
+import pytest
+from msgspec.structs import replace
+
+from pipeline import assemble
+from pipeline.assemble import StageClass
+from pipeline.bench.compare.answers import Answers, compare_answers
+from pipeline.bench.compare.rounds import Times, Timing, time_rounds
+from pipeline.bench.compare.side import BUILT_IN, Input, Side, variant
+from pipeline.bench.feeds import feed_for
+from pipeline.bench.samples import STOP, Load
+from pipeline.checkpoint.card import ModelCard
+from pipeline.config import loads
+from pipeline.core.import_path import resolve
+from pipeline.messages import (
+    Cancel,
+    DeviceReady,
+    FinishReason,
+    SampledBatch,
+    StepHandle,
+    StepPlan,
+    TextBatch,
+    TokenBatch,
+    TokenizedRequest,
+)
+from pipeline.runtime.bridge import RunnerFactory
+from pipeline.runtime.testing import FakeRunner
+from pipeline.stages.execute import Execute
+from tests.unit.bench import spoiled as by
+
+ROWS, TIMED_ROWS = 6, 32
+CONFIG = loads(
+    """
+    [stages.tokenize]
+    workers = 1
+    [stages.filter.options]
+    rules = [{ terms = ["clocks"], action = "stop" }, { terms = ["owner"] }]
+    """,
+    "the test",
+)
+CONFIGURED = assemble.check(CONFIG)
+CAPACITY = DeviceReady(num_blocks=4096, block_size=16, max_num_seqs=32, max_num_batched_tokens=4096)
+STAGES = ("tokenize", "schedule", "execute", "sample", "detokenize", "filter", "stream")
+STEP_US = 200.0
+
+
+@pytest.fixture(autouse=True)
+def little_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To collect all of a test process's for each stand would take most of the time here."""
+    monkeypatch.setattr(gc, "collect", lambda: 0)
+
+
+@pytest.fixture
+def candidate(monkeypatch: pytest.MonkeyPatch) -> Callable[[StageClass], str]:
+    """Gives a class an import path."""
+
+    def path(stage_class: StageClass) -> str:
+        monkeypatch.setattr(sys.modules[__name__], "Candidate", stage_class, raising=False)
+        return f"{__name__}:Candidate"
+
+    return path
+
+
+def built_in(stage: str) -> StageClass:
+    use = next(node.use for node in CONFIG.graph.nodes if node.name == stage)
+    return cast(StageClass, resolve(stage, use))
+
+
+def spin(_: StepPlan, us: float = STEP_US) -> None:
+    until_ns = perf_counter_ns() + us * 1e3
+    while perf_counter_ns() < until_ns:
+        pass
+
+
+def runner(us: float = STEP_US) -> RunnerFactory:
+    return RunnerFactory(lambda: cast(Any, FakeRunner(CAPACITY, lambda plan: spin(plan, us))))
+
+
+def side(name: str, stage: str, card: ModelCard, use: str = BUILT_IN) -> Side:
+    return Side(name, stage, variant(CONFIGURED, stage, use, {}, f"--{name}"), card, runner())
+
+
+def fed(stage: str, card: ModelCard) -> Input:
+    sample = Load.of(card, TIMED_ROWS)
+    whole = replace(sample, num_rows=ROWS, num_tokens=48, num_sequences=2 * ROWS, stop=STOP)
+    return Input(lambda: feed_for(stage, whole), lambda: feed_for(stage, sample))
+
+
+def answers(stage: str, card: ModelCard, use: str = BUILT_IN, patience_s: float = 30.0) -> Answers:
+    a, b = side("a", stage, card), side("b", stage, card, use)
+    return asyncio.run(compare_answers(a, b, fed(stage, card), patience_s))
+
+
+def times(stage: str, card: ModelCard, use: str) -> Times:
+    a, b = side("a", stage, card), side("b", stage, card, use)
+    told: list[int] = []
+    rounds, num_messages = {"execute": (6, 10), "tokenize": (8, 12)}.get(stage, (12, 40))
+    result = asyncio.run(
+        time_rounds(
+            a, b, fed(stage, card), Timing(rounds, num_messages, lambda done, total: told.append(done))
+        )
+    )
+    assert told == list(range(1, rounds + 1))
+    return result
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_is_equivalent_to_itself(stage: str, fake_card: ModelCard) -> None:
+    result = answers(stage, fake_card)
+    assert result.are_alike, result
+    assert result.messages_a == result.messages_b >= 2 * ROWS
+
+
+class SlowDevice(Execute):
+    """Steps take twice as long: what an execute stage costs is its device's time."""
+
+    def __init__(self, ctx: Any, options: Any) -> None:
+        slow = {**ctx.resources, RunnerFactory: runner(2 * STEP_US)}
+        super().__init__(dataclasses.replace(ctx, resources=slow), options)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_slower_copy_is_found_with_its_ratio(
+    stage: str, fake_card: ModelCard, candidate: Callable[[StageClass], str]
+) -> None:
+    slow = SlowDevice if stage == "execute" else by.twice_as_slow(built_in(stage))
+    found = times(stage, fake_card, candidate(slow))
+    assert found.median_ratio.value == pytest.approx(2, rel=0.25), found
+    assert found.median_ratio.verdict == "slower"
+    assert found.ratio.high > 1.5
+
+
+swap_tokens = by.of_a_handle(lambda token_ids: token_ids[::-1])
+shift_token = by.of_a_handle(lambda token_ids: [token_ids[0] + 1, *token_ids[1:]])
+half_delta = by.of_a_delta(lambda text, count: [(half, count)] if (half := by.halves(text)) else None)
+ROW = ("texts", "num_tokens", "finish_reasons")
+
+WRONG: list[tuple[str, str, type | None, by.Spoil, set[str]]] = [
+    ("sample", "drops a row", SampledBatch, by.drops_a_row("epochs", "token_ids"), {"SampledBatch"}),
+    ("sample", "swaps two", SampledBatch, by.swaps_two("token_ids"), {"SampledBatch"}),
+    ("sample", "off by one", SampledBatch, by.off_by_one("token_ids"), {"SampledBatch"}),
+    ("sample", "drops a step", SampledBatch, by.drops_it, {"SampledBatch"}),
+    ("sample", "says a step twice", SampledBatch, by.doubles_it, {"SampledBatch"}),
+    ("detokenize", "drops a row", TextBatch, by.drops_a_row(*ROW), {"text", "output tokens"}),
+    ("detokenize", "swaps two", TextBatch, by.swaps_two("texts"), {"text"}),
+    ("detokenize", "swaps requests", TextBatch, by.swaps_two("request_ids"), {"text"}),
+    ("detokenize", "off by one", TextBatch, by.off_by_one("num_tokens"), {"output tokens"}),
+    ("detokenize", "half a character", TextBatch, by.loses_half_a_character, {"text"}),
+    ("detokenize", "loses a character", TextBatch, by.loses_a_character, {"text"}),
+    ("detokenize", "ends otherwise", TextBatch, by.ends_otherwise, {"text"}),
+    ("detokenize", "forgets a Cancel", Cancel, by.drops_it, {"Cancel"}),
+    ("detokenize", "says a step twice", TextBatch, by.doubles_it, {"text", "output tokens"}),
+    ("filter", "drops a row", TextBatch, by.drops_a_row(*ROW), {"text", "output tokens"}),
+    ("filter", "swaps two", TextBatch, by.swaps_two("texts"), {"text"}),
+    ("filter", "half a character", TextBatch, by.loses_half_a_character, {"text"}),
+    ("filter", "ends otherwise", TextBatch, by.ends_otherwise, {"text"}),
+    ("filter", "forgets a Cancel", Cancel, by.drops_it, {"Cancel"}),
+    ("tokenize", "drops a request", TokenizedRequest, by.drops_it, {"TokenizedRequest"}),
+    ("tokenize", "off by one", TokenizedRequest, by.off_by_one("token_ids"), {"TokenizedRequest.token_ids"}),
+    ("tokenize", "says one twice", TokenizedRequest, by.doubles_it, {"TokenizedRequest"}),
+    (
+        "schedule",
+        "drops a row",
+        TokenBatch,
+        by.drops_a_row("token_ids", "finish_reasons"),
+        {"token ids"},
+    ),
+    ("schedule", "swaps two", TokenBatch, by.swaps_two("token_ids"), {"token ids"}),
+    ("schedule", "off by one", TokenBatch, by.off_by_one("token_ids"), {"token ids"}),
+    ("schedule", "ends otherwise", TokenBatch, by.ends_otherwise, {"token ids"}),
+    ("schedule", "a wrong position", StepPlan, by.off_by_one("num_computed"), {"token ids"}),
+    ("execute", "swaps two", StepHandle, swap_tokens, {"token ids"}),
+    ("execute", "off by one", StepHandle, shift_token, {"token ids"}),
+    ("stream", "drops a delta", None, by.of_a_delta(lambda text, count: []), {"text", "output tokens"}),
+    ("stream", "half a character", None, half_delta, {"text"}),
+    ("stream", "says one twice", None, by.of_a_delta(lambda *call: [call] * 2), {"text", "output tokens"}),
+    (
+        "stream",
+        "ends otherwise",
+        None,
+        by.of_a_completion(finish_reason=FinishReason.STOP),
+        {"text", "completion.finish_reason"},
+    ),
+    (
+        "stream",
+        "a wrong count",
+        None,
+        by.of_a_completion(num_output_tokens=0),
+        {"completion.num_output_tokens"},
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("stage", "kind", "spoil", "what"),
+    [
+        pytest.param(stage, kind, spoil, what, id=f"{stage}: {name}")
+        for stage, name, kind, spoil, what in WRONG
+    ],
+)
+def test_a_subtly_wrong_copy_is_caught(
+    stage: str,
+    kind: type | None,
+    spoil: by.Spoil,
+    what: set[str],
+    fake_card: ModelCard,
+    candidate: Callable[[StageClass], str],
+) -> None:
+    result = answers(stage, fake_card, candidate(by.spoiled(built_in(stage), kind, spoil)), 0.5)
+    assert not result.are_alike
+    assert result.num_differences >= 1
+    assert what & {found.what.partition("[")[0] for found in result.differences} or any(
+        found.what.startswith(tuple(what)) for found in result.differences
+    ), result
