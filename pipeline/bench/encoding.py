@@ -4,7 +4,6 @@ from time import perf_counter
 
 import msgspec
 
-from pipeline.bench.feeds import Requests
 from pipeline.bench.result import StageResult
 from pipeline.bench.samples import Load, generate_request
 from pipeline.checkpoint.card import ModelCard
@@ -26,8 +25,8 @@ def one_by_one(card: ModelCard, load: Load, num_prompts: int) -> EncodingRate:
     return EncodingRate("one by one, one thread", num_prompts / seconds, num_tokens / seconds)
 
 
-def by_stage(result: StageResult, feed: Requests) -> EncodingRate:
-    """What the stage's bench says of the same: queue, threads and messages included."""
+def by_stage(result: StageResult, single: EncodingRate) -> EncodingRate:
+    """What the stage's bench says of the prompts of `single`: queue, threads and messages included."""
     prompts_per_s = result.messages / result.seconds
     how = f"the stage, {result.workers} workers, whole batches"
-    return EncodingRate(how, prompts_per_s, prompts_per_s * feed.num_tokens / feed.num_rows)
+    return EncodingRate(how, prompts_per_s, prompts_per_s * single.tokens_per_s / single.prompts_per_s)

@@ -15,6 +15,7 @@ from pipeline.bench.samples import (
     generate_request,
     place,
     step_handle,
+    step_plan,
     steps,
     text_batch,
     token_batch,
@@ -40,18 +41,18 @@ from pipeline.messages import (
     TokenCall,
     TokenizedRequest,
 )
-from pipeline.topology import CREDITS, WHOLE, Lane
+from pipeline.topology import CREDITS, WHOLE, Graph, Lane
 
+MakeRequest = Callable[[Load, int, int], object]
 MakeStep = Callable[[Load, int, list[Row], int], object]
 
 
 class Requests(Feed):
-    """GenerateRequests, as many as the inbox takes; each must be answered."""
+    """A message a request, as many as the inbox takes; each must be answered."""
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: Load, make: MakeRequest) -> None:
         super().__init__()
-        self.num_tokens = 0
-        """Of all prompts so far."""
+        self._make = make
         self._load = load
         self._num_answered = 0
         self._are_answered = asyncio.Event()
@@ -63,14 +64,12 @@ class Requests(Feed):
         self._are_answered.clear()
         for _ in range(min(num_messages, num_left)):
             self.num_rows += 1
-            await stand.inbox.send(generate_request(self._load, self.num_rows, perf_counter_ns()))
+            await stand.inbox.send(self._make(self._load, self.num_rows, perf_counter_ns()))
         await self._are_answered.wait()
 
     def gave(self, stand: Stand, message: object) -> None:
         if isinstance(message, Rejected):
             raise _refused(message)
-        if isinstance(message, TokenizedRequest):
-            self.num_tokens += len(message.token_ids)
         self._num_answered += 1
         if self._num_answered == self.num_rows:
             self._are_answered.set()
@@ -213,7 +212,6 @@ class Plans(Feed):
         self._num_allowed = self._num_waited = 0
         self._is_done = asyncio.Event()
         self._services_us: list[tuple[int, float]] = []
-        self._busy_ns = 0
 
     async def send(self, stand: Stand, num_messages: int) -> None:
         if self._is_over:
@@ -231,9 +229,6 @@ class Plans(Feed):
             self._apply(message)  # type: ignore[arg-type]  # a Protocol without a cheap isinstance
         self._plan(stand)
 
-    def busy_ns(self, stand: Stand) -> int:
-        return self._busy_ns
-
     def services_us(self, stand: Stand, since_ns: int) -> list[float]:
         return [service_us for begin_ns, service_us in self._services_us if begin_ns >= since_ns]
 
@@ -250,7 +245,6 @@ class Plans(Feed):
         scheduler = self._scheduler
         assert scheduler is not None, "a device tells what it holds before its first step"
         token_ids = step.token_ids_sync()
-        self._busy_ns += step.end_ns - step.begin_ns
         self._services_us.append((step.begin_ns, (step.end_ns - step.begin_ns) / 1e3))
         self.num_rows += len(step.plan.slots)
         scheduler.apply(sampled_batch(step.plan, token_ids, step.end_ns), perf_counter_ns())
@@ -288,21 +282,31 @@ class Plans(Feed):
 NOT_FED = (TokenCall,)
 """Questions beside the flow of requests."""
 FEEDS: dict[type, Callable[[Load], Feed]] = {
-    GenerateRequest: Requests,
-    TokenizedRequest: Device,
-    StepPlan: Plans,
+    GenerateRequest: lambda load: Requests(load, generate_request),
+    TokenizedRequest: lambda load: Requests(load, tokenized_request),
+    StepPlan: lambda load: Steps(load, step_plan),
     StepHandle: lambda load: Steps(load, step_handle),
     TokenBatch: lambda load: Steps(load, token_batch),
-    TextBatch: lambda load: Steps(load, text_batch, opens=True),
+    TextBatch: lambda load: Steps(load, text_batch),
 }
+FEEDS_OF_TWO: dict[frozenset[type], Callable[[Load], Feed]] = {
+    frozenset({TokenizedRequest, StepPlan}): Device,
+    frozenset({StepPlan, StepHandle}): Plans,
+    frozenset({TextBatch, Open}): lambda load: Steps(load, text_batch, opens=True),
+}
+"""Where a second type that leads to the stage, or away from it, says more: what it waits for must come."""
 
 
-def feed_for(stage: str, load: Load) -> Feed:
+def feed_for(stage: str, load: Load, graph: Graph = WHOLE) -> Feed:
     """The feed of the stage in this place of the graph, whatever its class."""
-    for link in WHOLE.links:
-        if link.target == stage and link.lane is Lane.DATA:
-            return FEEDS[link.carries](load)
-    raise StagelineError(f"{stage} is sent no messages: `stageline bench pipeline` covers it")
+    takes = [link.carries for link in graph.links if link.target == stage and link.lane is Lane.DATA]
+    if not takes:
+        raise StagelineError(f"{stage} is sent no messages: there is nothing to feed it with")
+    types = {takes[0]} | {link.carries for link in graph.links if stage in (link.source, link.target)}
+    for pair, feed in FEEDS_OF_TWO.items():
+        if takes[0] in pair and pair <= types:
+            return feed(load)
+    return FEEDS[takes[0]](load)
 
 
 def _refused(rejected: Rejected) -> StagelineError:

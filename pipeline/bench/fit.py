@@ -1,23 +1,35 @@
 """`bench execute --fit`: what a step costs here, as a file for `stageline simulate --device`."""
 
+import asyncio
 import os
 import platform
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+import uvloop
+from msgspec.structs import replace
 
+from pipeline.bench.alone import Alone
+from pipeline.bench.replay import Pace, PlansReplay
+from pipeline.bench.replay.plans import capacity_of
 from pipeline.bench.samples import Load
+from pipeline.bench.stand import WARM_UP, running
 from pipeline.bench.step_grid import REPEATS, grid, time_grid
 from pipeline.checkpoint.card import ModelCard
 from pipeline.errors import ConfigError
 from pipeline.messages import DeviceReady
+from pipeline.messages.stand_ins import RecordedStep
 from pipeline.runtime.bridge import RunnerFactory
-from pipeline.simulate.fitting import fit_host, fit_steps, residual, timed_steps, with_total
+from pipeline.runtime.recording import MAGIC, Recording
+from pipeline.simulate.fitting import Timed, fit_host, fit_steps, residual, timed_steps, with_total
 from pipeline.simulate.host import HostCosts
 from pipeline.simulate.measured import VERSION, Measured
+from pipeline.simulate.work import work_of
 from pipeline.telemetry.evidence import Evidence, Settings
 
+_BLOCK_SIZE = 16
+"""A recording of steps does not say how large their blocks are."""
 Progress = Callable[[int, int], None]
 """Steps done, and of how many."""
 
@@ -47,6 +59,46 @@ def fit_evidence(evidence: Evidence, card: ModelCard, max_model_len: int) -> Mea
     return Measured(
         VERSION, name, "evidence", ready, max_model_len, terms, fit_host(evidence), residual(terms, steps)
     )
+
+
+def fit_recording(alone: Alone, recording: Recording, max_model_len: int) -> Measured:
+    """From steps as they were recorded on their way to sample; or, of those to execute, as they run here."""
+    steps = [entry.message for entry in recording.entries if isinstance(entry.message, RecordedStep)]
+    if steps:
+        timed = [Timed(work_of(step.plan), step.end_ns - step.begin_ns) for step in steps]
+        ready = replace(capacity_of([step.plan for step in steps]), block_size=_BLOCK_SIZE)
+    else:
+        timed, ready = _run(alone, recording)
+    timed = [step for step in timed if step.step_ns > 0]
+    terms = with_total(fit_steps(timed)[0], timed)
+    name = f"{recording.header.model}, a recording of {recording.header.stage}"
+    return Measured(
+        VERSION, name, "recording", ready, max_model_len, terms, HostCosts(), residual(terms, timed)
+    )
+
+
+def _run(alone: Alone, recording: Recording) -> tuple[list[Timed], DeviceReady]:
+    """All steps of the recording, on the device that the stage opens; the first ones warm it up."""
+    feed = PlansReplay(recording, Pace(None))
+
+    async def run() -> None:
+        stand = alone.stand()
+        async with running(stand, feed):
+            await feed.send(stand, feed.num_messages)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
+        loop.run(run())
+    assert feed.ready is not None, "its steps have run"
+    return feed.timed[WARM_UP:], feed.ready
+
+
+def is_recording(path: Path) -> bool:
+    """Raises ConfigError if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def _ready(settings: Settings) -> DeviceReady:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from pipeline.bench.result import Allocations, Queue, StageResult
 from pipeline.bench.stand import WARM_UP, Feed, Handle, Stand, running
-from pipeline.errors import StageCrashed, StagelineError
+from pipeline.errors import ConfigError, StageCrashed, StagelineError
 from pipeline.runtime.inbox import Taken
 from pipeline.runtime.supervisor import AnyStage
 
@@ -76,7 +76,7 @@ async def bench_stage(
     rate: str = "max",
     watching: AbstractContextManager[object] | None = None,
 ) -> StageResult:
-    """Warm up, then measure so many messages. Raises StageCrashed.
+    """Warm up, then measure so many messages. Raises StageCrashed, ConfigError.
 
     Args:
         num_warm: messages to warm up with; None: a tenth as many, and WARM_UP at least.
@@ -93,8 +93,7 @@ async def bench_stage(
             after = _Mark.of(stand, feed, meter)
             services = feed.services_us(stand, since_ns)
     except BaseExceptionGroup as group:
-        error = _first(group)
-        raise StageCrashed(f"{name} failed in its bench: {error!r}") from error
+        raise _fault(name, group) from _first(group)
     if not services:
         raise StagelineError(f"{name} was sent nothing that could be measured")
     return StageResult(
@@ -144,8 +143,7 @@ async def count_allocations(stand: Stand, feed: Feed, name: str, num_messages: i
             await feed.send(stand, num_messages)
             counted = list(calls)
     except BaseExceptionGroup as group:
-        error = _first(group)
-        raise StageCrashed(f"{name} failed in its bench: {error!r}") from error
+        raise _fault(name, group) from _first(group)
     finally:
         tracemalloc.stop()
     if not counted:
@@ -167,6 +165,13 @@ def _counted(stage: AnyStage, calls: list[tuple[int, int, int, int]]) -> Handle:
         calls.append((peak_bytes - begun_bytes, kept_bytes - begun_bytes, num_blocks, len(batch)))
 
     return handle
+
+
+def _fault(name: str, group: BaseExceptionGroup[BaseException]) -> StagelineError:
+    error = _first(group)
+    if isinstance(error, ConfigError):  # it says all, and is nobody's crash
+        return error
+    return StageCrashed(f"{name} failed in its bench: {error!r}")
 
 
 def _first(error: BaseException) -> BaseException:

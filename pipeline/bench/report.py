@@ -1,4 +1,5 @@
-"""Reports: what a bench found, as rich tables. docs/benchmarks.md says what the columns mean."""
+"""Reports: what a bench found, as rich tables. docs/stages.md and docs/benchmarks.md
+say what the figures mean."""
 
 from collections.abc import Sequence
 
@@ -11,24 +12,75 @@ from pipeline.bench.result import StageResult
 from pipeline.bench.whole import WholeResult
 from pipeline.simulate.measured import Measured
 
+_BARS = " ▁▂▃▄▅▆▇█"
+
 
 def stage_report(result: StageResult, encodings: Sequence[EncodingRate] = ()) -> Group:
     """One stage's figures; `encodings` compares ways to tokenize, the first is the measure of the others."""
     table = _table(result.stage, "what", "value")
+    rows = _service(result) | _demand(result) | _waiting(result) | _memory(result)
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return Group(table, _encodings(encodings)) if encodings else Group(table)
+
+
+def _service(result: StageResult) -> dict[str, str]:
+    per_row = result.us_per_row
     rows = {
         "class": result.use,
         "messages": f"{result.messages:,}",
         "rows": f"{result.rows:,}",
+        "messages per batch": f"{result.messages / result.batches:.2f}" if result.batches else "-",
+        "us per message, mean": f"{result.us_per_message:,.1f}",
         "us per message, p50": f"{result.p50_us:,.1f}",
         "us per message, p99": f"{result.p99_us:,.1f}",
-        "us per row": f"{result.us_per_row:,.2f}",
+        "us per row": "-" if per_row is None else f"{per_row:,.2f}",
         "messages/s": f"{result.messages_per_s:,.0f}",
         "rows/s": f"{result.rows_per_s:,.0f}",
         "wake-ups per message": f"{result.wakeups / result.messages:.2f}",
     }
-    for name, value in rows.items():
-        table.add_row(name, value)
-    return Group(table, _encodings(encodings)) if encodings else Group(table)
+    if result.rows_left_out:
+        rows["rows left out: begun before"] = f"{result.rows_left_out:,}"
+    return rows
+
+
+def _demand(result: StageResult) -> dict[str, str]:
+    """How busy the stage is with what is asked of it, and with how much more it would be the bottleneck."""
+    share = result.utilization
+    if not share:
+        return {}
+    asked = f"at {result.at_rows_per_s:,.0f} rows/s" if result.at_rows_per_s else "at the recorded rate"
+    return {
+        f"utilisation {asked}": f"{share:.2%}",
+        "the bottleneck from": f"{1 / share:,.1f} x that: {result.rows_per_s:,.0f} rows/s",
+    }
+
+
+def _waiting(result: StageResult) -> dict[str, str]:
+    queue = result.queue
+    if queue is None:
+        return {}
+    return {
+        "us in the queue, p50 / p99": f"{queue.wait_p50_us:,.1f} / {queue.wait_p99_us:,.1f}",
+        "queue depth, mean / most": f"{queue.mean_depth:.3f} / {max(queue.peaks)}",
+        f"  over {result.seconds:,.1f} s": sparkline(queue.peaks),
+    }
+
+
+def _memory(result: StageResult) -> dict[str, str]:
+    memory = result.allocations
+    if memory is None:
+        return {}
+    return {
+        "memory a batch, for a while / kept": f"{memory.peak_bytes:,.0f} / {memory.kept_bytes:,.0f} bytes",
+        "pieces of memory a batch, kept": f"{memory.kept_blocks:,.0f}",
+    }
+
+
+def sparkline(values: Sequence[int]) -> str:
+    """A character a value; the highest stands for the largest one."""
+    most = max(values, default=0) or 1
+    return "".join(_BARS[-(-value * (len(_BARS) - 1) // most)] for value in values)
 
 
 def _encodings(rates: Sequence[EncodingRate]) -> Table:

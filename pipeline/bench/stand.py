@@ -18,12 +18,14 @@ import structlog
 from pipeline.assemble import Blueprint, runner_factory
 from pipeline.checkpoint.card import ModelCard
 from pipeline.core.gate import Gate
+from pipeline.messages import GenerateRequest
 from pipeline.runtime.bridge import RunnerFactory
 from pipeline.runtime.inbox import Inbox
 from pipeline.runtime.stage import StageContext
 from pipeline.runtime.supervisor import AnyStage
 from pipeline.runtime.trace import Point, Trace
 from pipeline.telemetry import Telemetry
+from pipeline.topology import Graph
 from pipeline.wiring import outlets
 
 _TRACE_POINTS = 1 << 20
@@ -57,10 +59,6 @@ class Feed(ABC):
     def end(self, stand: "Stand") -> None:  # noqa: B027 - most feeds leave nothing behind
         """No more is sent: leave nothing behind that the stage would wait for when it drains."""
 
-    def busy_ns(self, stand: "Stand") -> int:
-        """The time of all messages so far: the sum of `services_us`, at no cost."""
-        return sum(stage.service.busy_ns for stage in stand.stages)
-
     def services_us(self, stand: "Stand", since_ns: int) -> list[float]:
         """The time of each message since then. In handle(), that of its batch, shared."""
         services: list[float] = []
@@ -93,16 +91,29 @@ class Stand:
         return not self.inbox.stats().depth and not any(stage.service.begun_ns for stage in self.stages)
 
 
+def is_door(graph: Graph, stage: str) -> bool:
+    """It takes requests from outside, and is sent nothing."""
+    links = graph.links
+    return not any(link.target == stage for link in links) and any(
+        link.source == stage and link.carries is GenerateRequest for link in links
+    )
+
+
 def build_stand(
     blueprint: Blueprint,
     name: str,
     card: ModelCard,
     runner: RunnerFactory | None,
     clock: Callable[[], int] = perf_counter_ns,
+    trace_points: int = _TRACE_POINTS,
 ) -> Stand:
-    """The stage `name` of the blueprint; `runner` stands in for the one that config describes."""
+    """The stage `name` of the blueprint; `runner` stands in for the one that config describes.
+
+    Args:
+        trace_points: how many are kept. `services_us` looks at all of them.
+    """
     config, make, options = blueprint.config.stages[name], blueprint.classes[name], blueprint.options[name]
-    inbox, trace = Inbox[Any](config.inbox, clock), Trace(_TRACE_POINTS)
+    inbox, trace = Inbox[Any](config.inbox, clock), Trace(trace_points)
     bounds = {
         node.name: max(_SINK_BOUND, blueprint.config.stages[node.name].inbox)
         for node in blueprint.graph.nodes

@@ -3,45 +3,24 @@
 import argparse
 import asyncio
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import msgspec
 import uvloop
-from msgspec.structs import replace
-from rich.console import Console
-from rich.progress import Progress
 
-from pipeline import assemble
-from pipeline.bench.encoding import EncodingRate, by_stage, one_by_one
-from pipeline.bench.feeds import Requests, feed_for
-from pipeline.bench.fit import fit_evidence, fit_here, read_evidence
-from pipeline.bench.measure import bench_stage
 from pipeline.bench.planning import bench_planning
-from pipeline.bench.report import fit_report, planning_report, stage_report, whole_report
-from pipeline.bench.samples import Load
-from pipeline.bench.stand import build_stand
+from pipeline.bench.report import planning_report, whole_report
 from pipeline.bench.whole import WholeSettings, measure
-from pipeline.checkpoint.card import ModelCard
-from pipeline.checkpoint.fake import byte_card
-from pipeline.checkpoint.model import load_card
-from pipeline.cli import Commands
-from pipeline.config import load, override
+from pipeline.cli import Commands, printed
+from pipeline.cli.bench_stage import add_arguments
 from pipeline.core.policies import SchedulingOptions
 from pipeline.core.policies.make import ORDERS
-from pipeline.errors import ConfigError
-from pipeline.runtime.bridge import RunnerFactory
-from pipeline.runtime.testing import DEFAULT_CAPACITY, FakeRunner
-from pipeline.simulate.measured import encode
-from pipeline.topology import NODES
+from pipeline.topology import WHOLE
 
-STAGES = [node.name for node in NODES]
-DEFAULT_STEPS = {"execute": 50}
-"""For a stage that takes long over a message."""
+ANY_STAGE = "stage"
 HELP = {
-    "ingress": "covered by pipeline: it is sent no messages",
+    "ingress": "the door alone: requests over a socket of this machine",
     "tokenize": "this stage alone, and batched against single",
 }
 
@@ -49,45 +28,35 @@ HELP = {
 def register(commands: Commands) -> None:
     """Add the command, with one sub-command per thing to measure."""
     parser = commands.add_parser("bench", help="measure one stage, or the whole pipeline")
-    benches = parser.add_subparsers(metavar="WHAT", required=True)
-    for stage in STAGES:
-        _register_stage(benches, stage)
+    benches = parser.add_subparsers(metavar="WHAT", required=True, action=_Whats)
+    for stage in WHOLE.names:
+        add_arguments(benches.add_parser(stage, help=HELP.get(stage, "this stage alone")), stage)
+    add_arguments(
+        benches.add_parser(ANY_STAGE, help="a stage of your configuration's own graph; NAME alone does too"),
+        None,
+    )
     _register_planning(benches)
     _register_whole(benches)
 
 
-def _register_stage(benches: Commands, stage: str) -> None:
-    parser = benches.add_parser(stage, help=HELP.get(stage, "this stage alone"))
-    parser.add_argument(
-        "--rows", type=_count, default=64, metavar="N", help="rows a step (default %(default)s)"
-    )
-    parser.add_argument(
-        "--steps",
-        type=_count,
-        default=DEFAULT_STEPS.get(stage, 2000),
-        metavar="N",
-        help="messages to measure (default %(default)s)",
-    )
-    parser.add_argument("--model", metavar="REF", help="model reference; default: the config's")
-    parser.add_argument(
-        "--fake", action="store_true", help="a byte tokenizer and a runner that costs nothing"
-    )
-    if stage == "execute":
-        _add_fit(parser)
-    _add_common(parser)
-    parser.set_defaults(run=run_stage, stage=stage, fit=None)
+class _Whats(argparse._SubParsersAction):  # type: ignore[type-arg]  # generic for checkers only
+    """A name that nobody here knows is that of a stage in the graph of a configuration, not read yet."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._known = self.choices
+        self.choices = None  # type: ignore[assignment]  # it is what an action has that takes anything
 
-def _add_fit(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--fit",
-        nargs="?",
-        const="",
-        metavar="EVIDENCE.json",
-        help="fit what a step costs, for `simulate --device`: from steps run here, or from what a server "
-        "has recorded (stageline doctor --save)",
-    )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="where --fit writes (default measured.json)")
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        words = list(values or ())
+        known = words if words[0] in self._known else [ANY_STAGE, *words]
+        super().__call__(parser, namespace, known, option_string)
 
 
 def _register_planning(benches: Commands) -> None:
@@ -130,65 +99,14 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
 
 
-def run_stage(args: argparse.Namespace) -> int:
-    """Measure one stage and print its figures."""
-    config = override(load(args.config), model=args.model)
-    blueprint = assemble.check(config)
-    card = byte_card() if args.fake else load_card(config.model.reference)
-    if args.fit is not None:
-        return run_fit(args, blueprint, card)
-    sample_load = Load.of(card, args.rows)
-    feed = feed_for(args.stage, sample_load)
-    stand = build_stand(blueprint, args.stage, card, _fake_runner(args.rows) if args.fake else None)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        result = runner.run(bench_stage(stand, feed, args.stage, args.steps))
-    encodings: list[EncodingRate] = []
-    if isinstance(feed, Requests):
-        encodings = [one_by_one(card, sample_load, args.steps), by_stage(result, feed)]
-    values = result.as_dict() | ({"encodings": encodings} if encodings else {})
-    _show(args, values, stage_report(result, encodings))
-    return 0
-
-
 def run_planning(args: argparse.Namespace) -> int:
     """Time the planning of steps."""
     results = [
         bench_planning(SchedulingOptions(policy=policy), args.running, args.waiting, args.steps)
         for policy in ([args.policy] if args.policy else ORDERS)
     ]
-    _show(args, results, planning_report(results))
+    printed(args, results, planning_report(results))
     return 0
-
-
-def run_fit(args: argparse.Namespace, blueprint: assemble.Blueprint, card: ModelCard) -> int:
-    """Fit, write the file, and say how far the fit is from what was measured."""
-    max_model_len = blueprint.config.model.max_model_len or card.architecture.max_position
-    if args.fit:
-        measured = fit_evidence(read_evidence(Path(args.fit)), card, max_model_len)
-    else:
-        runner = _fake_runner(args.rows) if args.fake else assemble.runner_factory(blueprint, card)
-        with _progress("timing steps") as progress:
-            measured = fit_here(runner, card, max_model_len, progress)
-    out = args.out or Path("measured.json")
-    try:
-        out.write_bytes(encode(measured))
-    except OSError as error:
-        raise ConfigError(f"{out}: cannot be written: {error.strerror}") from error
-    _show(args, measured, fit_report(measured, str(out)))
-    return 0
-
-
-@contextmanager
-def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on standard error, where that is a terminal."""
-    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-def _fake_runner(num_rows: int) -> RunnerFactory:
-    capacity = replace(DEFAULT_CAPACITY, max_num_seqs=num_rows, num_blocks=max(4096, 32 * num_rows))
-    return RunnerFactory(lambda: cast(Any, FakeRunner(capacity)))
 
 
 def run_whole(args: argparse.Namespace) -> int:
@@ -206,17 +124,10 @@ def run_whole(args: argparse.Namespace) -> int:
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         result = runner.run(measure(settings))
-    _show(args, result.as_dict(), whole_report(result))
+    printed(args, result.as_dict(), whole_report(result))
     for reason in result.failures:
         print(f"failed: {reason}", file=sys.stderr)
     return 1 if result.num_failures else 0
-
-
-def _show(args: argparse.Namespace, values: object, report: Any) -> None:
-    if args.json:
-        print(msgspec.json.format(msgspec.json.encode(values)).decode())
-    else:
-        Console().print(report)
 
 
 def _count(text: str) -> int:

@@ -17,7 +17,7 @@ from pipeline.runtime.handover import check_states, class_path
 from pipeline.runtime.stage import Service
 from pipeline.runtime.supervisor import Crew
 from pipeline.runtime.swap import MakeStage, swap
-from pipeline.runtime.swapped import USUAL, Ending, Swapped
+from pipeline.runtime.swapped import USUAL, Bounds, Ending, Swapped
 from pipeline.runtime.trace import Point
 from pipeline.stages.sample import Sample
 from pipeline.swapping.fresh import Sources
@@ -52,12 +52,14 @@ class Swapper:
 
     Args:
         rehearses: whether a stage must first show on the bench that it works.
+        bounds: `batch_s` is more for a stage whose batches have taken longer.
     """
 
-    def __init__(self, pipeline: Pipeline, *, rehearses: bool = True) -> None:
+    def __init__(self, pipeline: Pipeline, *, rehearses: bool = True, bounds: Bounds = USUAL) -> None:
         self._pipeline = pipeline
         self._config = pipeline.blueprint.config
         self._rehearses = rehearses
+        self._bounds = bounds
         self._sources = Sources()
         self._counts: Counter[tuple[str, str]] = Counter()
         self._is_busy = False
@@ -98,7 +100,7 @@ class Swapper:
             crew,
             made_by(blueprint, name),
             self._pipeline.contexts[name],
-            replace(USUAL, batch_s=max(USUAL.batch_s, 2 * longest_s(crew.stages[0].service))),
+            self._bounds_of(crew),
             self._doors(),
         )
         if swapped.ending is Ending.SWAPPED:
@@ -121,6 +123,10 @@ class Swapper:
             raise
         except Exception as error:  # of a module that is imported
             raise SwapRefused(f"{config.stages[name].use}: {type(error).__name__}: {error}") from error
+
+    def _bounds_of(self, crew: Crew) -> Bounds:
+        usual_s = 2 * longest_s(crew.stages[0].service)
+        return replace(self._bounds, batch_s=max(self._bounds.batch_s, usual_s))
 
     def _doors(self) -> list[Crew]:
         """Where requests wait while a stage drains."""

@@ -28,16 +28,27 @@ def test_planning_has_a_line_for_each_policy(capsys: pytest.CaptureFixture[str])
     assert "must be one of" in capsys.readouterr().err
 
 
-def test_ingress_says_what_covers_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "ingress", "--fake"]) == 1
-    assert "stageline bench pipeline" in capsys.readouterr().err
+def test_the_door_is_asked_over_a_socket(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "ingress", "--fake", "--steps", "12", "--json"]) == 0
+    result = msgspec.json.decode(capsys.readouterr().out)
+    assert (result["stage"], result["messages"], result["allocations"]) == ("ingress", 12, None)
+    assert 0 < result["p50_us"] <= result["p99_us"]
+
+
+def test_a_name_that_no_graph_has_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "sampel", "--fake"]) == 2
+    assert "no stage 'sampel' to bench; there are ingress" in capsys.readouterr().err
+
+
+def test_a_stage_that_config_leaves_out_can_be_benched(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "filter", "--fake", "--rows", "2", "--steps", "30", "--json"]) == 0
+    assert msgspec.json.decode(capsys.readouterr().out)["rows"] == 60
 
 
 @pytest.mark.parametrize(
     "argv",
     [
         ["bench"],
-        ["bench", "sampel"],
         ["bench", "pipeline"],
         ["bench", "sample", "--rows", "0"],
         ["bench", "pipeline", "--fake", "--seconds", "inf"],

@@ -1,0 +1,94 @@
+"""Alone: one stage, measured as often as is asked, each time as a new instance on a new stand."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from time import perf_counter_ns
+
+import uvloop
+
+from pipeline.assemble import Blueprint
+from pipeline.bench.measure import bench_stage, count_allocations
+from pipeline.bench.replay import MAX, Pace
+from pipeline.bench.result import Allocations, StageResult
+from pipeline.bench.stand import Feed, Stand, build_stand, is_door
+from pipeline.bench.virtual_time import VirtualLoop
+from pipeline.checkpoint.card import ModelCard
+from pipeline.messages import StepHandle
+from pipeline.runtime.bridge import RunnerFactory
+
+ALLOCATION_MESSAGES = 200
+"""So many are counted, after as many that are not."""
+
+
+@dataclass(frozen=True)
+class Alone:
+    """A stage and where its messages come from.
+
+    Args:
+        runner: stands in for the one that config describes.
+        num_messages: what is measured, and
+        num_warm: what goes before. None: as bench_stage has it.
+    """
+
+    blueprint: Blueprint
+    stage: str
+    card: ModelCard
+    runner: RunnerFactory | None
+    new_feed: Callable[[Pace], Feed]
+    num_messages: int
+    num_warm: int | None = None
+
+    @property
+    def owns_device(self) -> bool:
+        return any(
+            link.source == self.stage and link.carries is StepHandle for link in self.blueprint.graph.links
+        )
+
+    @property
+    def has_own_time(self) -> bool:
+        """It works where the loop does not see it."""
+        return self.owns_device or is_door(self.blueprint.graph, self.stage)
+
+    def measure(
+        self, rate: str, *, is_virtual: bool = False, watching: AbstractContextManager[object] | None = None
+    ) -> StageResult:
+        """Raises StageCrashed.
+
+        Args:
+            rate: see Pace.of.
+            is_virtual: in time that skips what nobody works in.
+        """
+        make_loop = VirtualLoop if is_virtual else uvloop.new_event_loop
+        with asyncio.Runner(loop_factory=make_loop) as loop:
+            return loop.run(self._measured(rate, watching))
+
+    def allocations(self) -> Allocations | None:
+        """As fast as the stage takes them; None: it is sent nothing. Raises StageCrashed."""
+        if is_door(self.blueprint.graph, self.stage):
+            return None
+        count = max(1, min(ALLOCATION_MESSAGES, self.num_messages // 2))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
+            return loop.run(self._counted(count))
+
+    async def _measured(self, rate: str, watching: AbstractContextManager[object] | None) -> StageResult:
+        loop = asyncio.get_running_loop()
+        clock = loop.clock if isinstance(loop, VirtualLoop) else perf_counter_ns
+        feed = self.new_feed(Pace.of(rate, is_exact=isinstance(loop, VirtualLoop)))
+        return await bench_stage(
+            self.stand(clock),
+            feed,
+            self.stage,
+            self.num_messages,
+            num_warm=self.num_warm,
+            rate=rate,
+            watching=watching,
+        )
+
+    async def _counted(self, count: int) -> Allocations:
+        feed = self.new_feed(Pace.of(MAX))
+        return await count_allocations(self.stand(), feed, self.stage, count)
+
+    def stand(self, clock: Callable[[], int] = perf_counter_ns) -> Stand:
+        return build_stand(self.blueprint, self.stage, self.card, self.runner, clock)

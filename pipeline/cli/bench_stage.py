@@ -1,0 +1,237 @@
+"""`stageline bench STAGE`: one stage alone, on samples or on what a server has recorded."""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from msgspec.structs import replace
+from rich.console import Console
+from rich.progress import Progress
+
+from pipeline.assemble import Blueprint, runner_factory
+from pipeline.bench.alone import Alone
+from pipeline.bench.encoding import EncodingRate, by_stage, one_by_one
+from pipeline.bench.fit import fit_evidence, fit_here, fit_recording, is_recording, read_evidence
+from pipeline.bench.profile import SUFFIXES, profiled, suffix_of
+from pipeline.bench.replay import MAX, RECORDED, Pace, read_recording
+from pipeline.bench.report import fit_report, stage_report
+from pipeline.bench.result import StageResult
+from pipeline.bench.samples import Load
+from pipeline.bench.sources import blueprint_for, fake_runner, of_recording, of_samples, room_for
+from pipeline.checkpoint.card import ModelCard
+from pipeline.checkpoint.fake import byte_card
+from pipeline.checkpoint.model import load_card
+from pipeline.cli import printed
+from pipeline.config import load, override
+from pipeline.errors import ConfigError
+from pipeline.simulate.measured import encode
+
+NUM_STEPS = {"execute": 50}
+"""Of a stage that takes long over a message."""
+EPILOG = """
+Without --replay the stage is given samples of the messages it takes, as fast as it takes them. With it, it is
+given what was recorded of its inbox (stageline record): the first tenth warms up, the rest is measured.
+
+  stageline bench detokenize --rows 256
+  stageline bench detokenize --replay detokenize.rec --rate recorded
+  stageline bench schedule --replay schedule.rec --clock virtual --at 20000
+  stageline bench stream --replay stream.rec --profile wall
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser, stage: str | None) -> None:
+    """Those of a stage; None: any that a configuration's own graph has."""
+    parser.epilog, parser.formatter_class = EPILOG, argparse.RawDescriptionHelpFormatter
+    if stage is None:
+        parser.add_argument("stage", metavar="NAME", help="its name in the graph")
+    else:
+        parser.set_defaults(stage=stage)
+    _add_source(parser, stage)
+    _add_time(parser)
+    profiles = parser.add_argument_group("profiles")
+    profiles.add_argument(
+        "--profile",
+        choices=tuple(SUFFIXES),
+        help="where its time goes: on the CPUs (py-spy; of execute: of the device, torch), by the clock "
+        "(pyinstrument), its memory (tracemalloc), or every call (cProfile); its figures are not the stage's "
+        "then",
+    )
+    profiles.add_argument(
+        "--out", type=Path, metavar="FILE", help="default: STAGE-PROFILE.svg, .html or .prof; is overwritten"
+    )
+    parser.add_argument("--model", metavar="REF", help="model reference; default: the config's")
+    parser.add_argument(
+        "--fake", action="store_true", help="a byte tokenizer and a runner that costs nothing"
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="default: ./config.toml if there is one")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    parser.set_defaults(run=run, fit=None)
+    if stage in (None, "execute"):
+        _add_fit(parser)
+
+
+def _add_source(parser: argparse.ArgumentParser, stage: str | None) -> None:
+    source = parser.add_argument_group("what it is given")
+    source.add_argument("--replay", type=Path, metavar="FILE", help="a recording of its inbox")
+    source.add_argument(
+        "--rows", type=_count, default=64, metavar="N", help="rows a step (default %(default)s)"
+    )
+    source.add_argument(
+        "--steps",
+        type=_count,
+        default=NUM_STEPS.get(stage or "", 2000),
+        metavar="N",
+        help="messages to measure (default %(default)s)",
+    )
+
+
+def _add_time(parser: argparse.ArgumentParser) -> None:
+    time = parser.add_argument_group("how fast")
+    time.add_argument(
+        "--rate",
+        type=_rate,
+        default=MAX,
+        metavar="recorded|max|X",
+        help="when it was sent, X times as fast, or batch by batch as fast as it takes them (the default)",
+    )
+    time.add_argument(
+        "--clock",
+        choices=("real", "virtual"),
+        default="real",
+        help="virtual: skip the time in which nobody works, so that a recorded hour takes as long as the "
+        "stage works in it; not where threads or sockets of its own are at work (execute, ingress)",
+    )
+    time.add_argument(
+        "--at",
+        type=_positive,
+        metavar="N",
+        help="say how busy it would be at N rows/s (tokens, or requests where a row is one); default: as "
+        "recorded",
+    )
+    time.add_argument(
+        "--no-allocations", action="store_true", help="leave out the second pass, which counts memory"
+    )
+
+
+def _add_fit(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--fit",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="fit what a step costs, for `simulate --device`: from steps run here (of a recording of "
+        "execute, if that is FILE, else of varied composition), or from what a server has measured: a "
+        "recording of sample, or its evidence (stageline doctor --save). --out says where to (default "
+        "measured.json)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure one stage and print its figures."""
+    config = override(load(args.config), model=args.model)
+    blueprint = blueprint_for(config, args.stage)
+    card = byte_card() if args.fake else load_card(config.model.reference)
+    if args.fit is not None:
+        return run_fit(args, blueprint, card)
+    alone = _alone(args, blueprint, card)
+    result = _measured(args, alone)
+    if not (args.no_allocations or args.profile):
+        result = replace(result, allocations=alone.allocations())
+    _show(args, alone, result)
+    return 0
+
+
+def _alone(args: argparse.Namespace, blueprint: Blueprint, card: ModelCard) -> Alone:
+    if args.replay is not None:
+        recording = read_recording(args.replay)
+        return of_recording(blueprint, args.stage, card, recording, is_fake=args.fake)
+    if args.rate != MAX or args.clock != "real":
+        raise ConfigError("--rate and --clock need --replay: samples come as fast as the stage takes them")
+    return of_samples(
+        blueprint, args.stage, card, num_rows=args.rows, num_messages=args.steps, is_fake=args.fake
+    )
+
+
+def _measured(args: argparse.Namespace, alone: Alone) -> StageResult:
+    is_virtual = args.clock == "virtual"
+    if is_virtual and alone.has_own_time:
+        raise ConfigError(
+            f"--clock virtual: {args.stage} works in threads or sockets of its own, whose time is real"
+        )
+    if args.profile is None:
+        result = alone.measure(args.rate, is_virtual=is_virtual)
+    else:
+        alone, watching = profiled(alone, args.profile, _out(args, alone))
+        result = alone.measure(args.rate, is_virtual=is_virtual, watching=watching)
+    return replace(result, at_rows_per_s=args.at)
+
+
+def _out(args: argparse.Namespace, alone: Alone) -> Path:
+    return args.out or Path(f"{args.stage}-{args.profile}{suffix_of(alone, args.profile)}")
+
+
+def _show(args: argparse.Namespace, alone: Alone, result: StageResult) -> None:
+    encodings: list[EncodingRate] = []
+    if args.stage == "tokenize" and args.replay is None:
+        load = Load.of(alone.card, args.rows)
+        single = one_by_one(alone.card, load, args.steps)
+        encodings = [single, by_stage(result, single)]
+    values = result.as_dict() | ({"encodings": encodings} if encodings else {})
+    path = _out(args, alone) if args.profile else None
+    printed(args, values | ({"profile": str(path)} if path else {}), stage_report(result, encodings))
+    if path and not args.json:
+        print(f"profile: {path}")
+
+
+def run_fit(args: argparse.Namespace, blueprint: Blueprint, card: ModelCard) -> int:
+    """Fit, write the file, and say how far the fit is from what was measured."""
+    max_model_len = blueprint.config.model.max_model_len or card.architecture.max_position
+    if not args.fit:
+        runner = fake_runner(room_for(args.rows)) if args.fake else runner_factory(blueprint, card)
+        with _progress("timing steps") as progress:
+            measured = fit_here(runner, card, max_model_len, progress)
+    elif is_recording(path := Path(args.fit)):
+        recording = read_recording(path)
+        alone = of_recording(blueprint, args.stage, card, recording, is_fake=args.fake)
+        measured = fit_recording(alone, recording, max_model_len)
+    else:
+        measured = fit_evidence(read_evidence(path), card, max_model_len)
+    out = args.out or Path("measured.json")
+    try:
+        out.write_bytes(encode(measured))
+    except OSError as error:
+        raise ConfigError(f"{out}: cannot be written: {error.strerror}") from error
+    printed(args, measured, fit_report(measured, str(out)))
+    return 0
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on standard error, where that is a terminal."""
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _rate(text: str) -> str:
+    try:
+        Pace.of(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be {RECORDED}, {MAX} or a factor above 0") from None
+    return text
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError("must be a number above 0")
+    return value
