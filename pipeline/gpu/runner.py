@@ -36,7 +36,7 @@ from pipeline.gpu.sampling import SamplingOp, SamplingRows
 from pipeline.gpu.weights.blocks import Weight
 from pipeline.grammar import CompiledGrammars, is_installed
 from pipeline.grammar.library import TokenizerSpec
-from pipeline.messages import DeviceReady, StepHandle, StepPlan
+from pipeline.messages import DeviceReady, PromptImage, StepHandle, StepPlan
 
 STAGING_BLOCKS = 256
 """In host memory, for blocks on their way to disk and back, where none is given for more."""
@@ -309,7 +309,8 @@ class _Parts:
         options = self.options
         sizes = (options.max_num_seqs, options.max_num_batched_tokens, self.max_model_len, options.block_size)
         num_tokens = num_blocks * options.block_size
-        rehearsal = Rehearsal(Shape(*sizes), num_tokens, self.opened.grows_by_context)
+        shape = Shape(*sizes, image=_any_image(self.architecture))
+        rehearsal = Rehearsal(shape, num_tokens, self.opened.grows_by_context)
         kv_cache = self.new_cache(rehearsal.num_blocks)
         for kv in kv_cache:  # memory counts from its first use on, and is not to count as the step's
             kv.k.zero_()
@@ -354,6 +355,11 @@ def _grammars(card: ModelCard) -> CompiledGrammars | None:
     if not (is_installed() and card.tokenizer_json and card.eos_ids):
         return None
     return CompiledGrammars(TokenizerSpec(card.tokenizer_json, card.architecture.vocab_size, card.eos_ids))
+
+
+def _any_image(architecture: Architecture) -> PromptImage | None:
+    vision = architecture.vision
+    return None if vision is None else PromptImage(bytes(vision.num_bytes), b"", 0, vision.num_tokens)
 
 
 def _max_model_len(architecture: Architecture, options: RunnerOptions) -> int:

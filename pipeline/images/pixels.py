@@ -12,6 +12,8 @@ from PIL import Image, ImageOps, JpegImagePlugin, PngImagePlugin, WebPImagePlugi
 from pipeline.checkpoint.vision import Vision
 from pipeline.images.header import Header, ImageFault, read_header
 
+MAX_RATIO = 16
+"""Of the longer side to the shorter one: what is beyond it is cut off before an image is resized."""
 DECODERS = (PngImagePlugin, JpegImagePlugin, WebPImagePlugin)
 """Loaded before memory is limited."""
 Image.MAX_IMAGE_PIXELS = None  # checked here, where it is a fault and not a warning
@@ -39,21 +41,23 @@ def pixels_of(data: bytes, vision: Vision, max_pixels: int) -> bytes:
 
 
 def fitted(image: Image.Image, vision: Vision) -> Image.Image:
-    """S x S: resized, and what is too much on the longer side left out on both ends.
-
-    What is cut away is not resized either, so an image that is thin and long takes no more than another.
-    """
+    """S x S: resized, and what is too much on the longer side left out on both ends."""
     size, resampling = vision.image_size, _RESAMPLINGS[vision.resampling]
     if vision.resize == "exact":
         return image.resize((size, size), resampling)
+    image = _less_long(image)
     shorter = min(image.size)
-    box: list[tuple[float, float]] = []
-    for length in image.size:
-        resized = vision.resized * length // shorter
-        begin = (resized - size) // 2
-        box.append((begin * length / resized, min((begin + size) * length / resized, length)))
-    (left, right), (top, bottom) = box
-    return image.resize((size, size), resampling, box=(left, top, right, bottom))
+    width, height = (vision.resized * length // shorter for length in image.size)
+    left, top = (width - size) // 2, (height - size) // 2
+    return image.resize((width, height), resampling).crop((left, top, left + size, top + size))
+
+
+def _less_long(image: Image.Image) -> Image.Image:
+    """One that is thin and very long would be huge once resized; its middle is all that is used."""
+    width, height = image.size
+    wide, high = min(width, MAX_RATIO * height), min(height, MAX_RATIO * width)
+    left, top = (width - wide) // 2, (height - high) // 2
+    return image.crop((left, top, left + wide, top + high))
 
 
 def _upright(data: bytes, header: Header, max_pixels: int) -> Image.Image:

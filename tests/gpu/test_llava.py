@@ -1,11 +1,13 @@
 """LLaVA against transformers: models as these publish them, prompts with images, in chunks, and preempted."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import (
@@ -18,10 +20,12 @@ from transformers import (
 
 from pipeline.checkpoint.card import Architecture
 from pipeline.checkpoint.hf_config import architecture_of, read_config
+from pipeline.errors import ModelError
 from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.runner import Runner, build_runner
 from pipeline.gpu.weights.tensor_names import of_folder
 from pipeline.messages import PromptImage
+from tests import tiny_vision
 from tests.gpu.driver import Driver, KeepLogits, Sequence
 from tests.tiny_vision import IMAGE_SIZE, PATCH_SIZE, PROCESSOR, write_json
 
@@ -216,3 +220,62 @@ def test_an_image_is_encoded_once(clip: Published, monkeypatch: pytest.MonkeyPat
         driver.step([(sequence, 1)])
     assert len(seen) == 2
     assert not driver.runner._slots._images.num_held
+
+
+def test_the_largest_step_sees_images(clip: Published, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pipeline.gpu.models.llava import Tower
+
+    seen: list[int] = []
+    see = Tower.__call__
+    monkeypatch.setattr(Tower, "__call__", lambda self, pixels: seen.append(1) or see(self, pixels))
+    options = replace(FP32, num_blocks=None, kv_memory="1MiB", max_num_batched_tokens=12, max_model_len=32)
+    clip.runner(KeepLogits(), options)
+    assert len(seen) >= 12 // 4 + 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "fault"),
+    [
+        ({"vision_feature_layer": 9}, "vision_feature_layer 9"),
+        ({"vision_feature_layer": [1, 2]}, "vision_feature_layer"),
+        ({"projector_hidden_act": "relu"}, "projector_hidden_act 'relu'"),
+        ({"image_token_index": None}, "no image_token_index"),
+        ({"text_config": {"model_type": "qwen2"}}, "a text_config of qwen2"),
+        ({"vision_config": {"model_type": "pixtral"}}, "pixtral"),
+    ],
+)
+def test_what_cannot_be_served_is_named(tmp_path: Path, fields: dict[str, Any], fault: str) -> None:
+    file = tmp_path / "config.json"
+    write_json(file, tiny_vision.CONFIG | fields)
+    write_json(tmp_path / "preprocessor_config.json", PROCESSOR)
+    with pytest.raises(ModelError, match=re.escape(fault)):
+        architecture_of(file, read_config(file))
+
+
+@pytest.mark.parametrize(
+    ("fields", "fault"),
+    [
+        ({"crop_size": {"height": 27, "width": 28}}, "28 x 28"),
+        ({"size": {"shortest_edge": 20}}, "cut out"),
+        ({"resample": 0}, "resample = 0"),
+        ({"do_normalize": False}, "normalised"),
+        ({"do_pad": True}, "padded"),
+    ],
+)
+def test_images_that_would_not_fit_are_named(tmp_path: Path, fields: dict[str, Any], fault: str) -> None:
+    file = tmp_path / "config.json"
+    write_json(file, tiny_vision.CONFIG)
+    write_json(tmp_path / "preprocessor_config.json", PROCESSOR | fields)
+    with pytest.raises(ModelError, match=re.escape(fault)):
+        architecture_of(file, read_config(file))
+
+
+def test_a_processor_may_be_in_its_newer_place(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    write_json(file, tiny_vision.CONFIG)
+    with pytest.raises(ModelError, match=r"processor_config\.json does not exist"):
+        architecture_of(file, read_config(file))
+    exact = {"size": {"height": IMAGE_SIZE, "width": IMAGE_SIZE}, "do_center_crop": False, "resample": 2}
+    write_json(tmp_path / "processor_config.json", {"image_processor": PROCESSOR | exact})
+    vision = architecture_of(file, read_config(file)).vision
+    assert vision is not None and (vision.resize, vision.resampling) == ("exact", "bilinear")

@@ -19,6 +19,7 @@ from typing import NamedTuple, TypeAlias
 
 import structlog
 import torch
+from msgspec.structs import replace
 
 from pipeline.gpu.memory.device import free_bytes, in_use_bytes, most_bytes
 from pipeline.gpu.memory.sizing import Free, check_fits, count_blocks
@@ -27,6 +28,7 @@ from pipeline.messages import (
     MAX_LOGPROBS,
     MAX_SCORES,
     Admitted,
+    PromptImage,
     SamplingParams,
     Scored,
     StepHandle,
@@ -58,6 +60,8 @@ class Shape:
     max_num_batched_tokens: int
     max_model_len: int
     block_size: int
+    image: PromptImage | None = None
+    """Any, with its tokens from 0 on, for a model that reads images."""
 
     def widest(self) -> Rows:
         num_rows = min(self.max_num_seqs, self.max_num_batched_tokens)
@@ -109,12 +113,21 @@ class Shape:
             num_computed=rows.num_computed,
             samples=[True] * num_rows,
             token_ids=[0] * sum(rows.num_tokens),
-            admitted=[Admitted(slot, WORST, slot) for slot in range(num_rows)],
+            admitted=self._admitted(rows),
             block_slots=block_slots,
             block_cols=block_cols,
             block_ids=block_ids,
             scored=_scored(rows),
         )
+
+    def _admitted(self, rows: Rows) -> list[Admitted]:
+        """With as many images as a step may have tokens of: all that end in it, and one more."""
+        admitted = [Admitted(slot, WORST, slot) for slot in range(len(rows.num_tokens))]
+        if self.image is not None:
+            num_images = self.max_num_batched_tokens // self.image.num_tokens + 1
+            images = (self.image,)
+            admitted[:num_images] = [replace(each, images=images) for each in admitted[:num_images]]
+        return admitted
 
     def _columns(self, num_tokens: int, num_computed: int) -> tuple[int, int]:
         """Of a row's block table: those it only reads, and those it writes to."""
