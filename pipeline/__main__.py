@@ -27,6 +27,7 @@ COMMANDS = {
     "bench": "measure one stage, or the whole pipeline",
     "compare": "measure one stage against another, and check that they answer the same",
     "trace": "save a running server's trace for Perfetto",
+    "record": "record what a stage of a running server takes",
     "swap": "put another class in a running stage's place",
     "doctor": "say what holds a server back, and what to change",
     "simulate": "plan capacity: a trace on a device that need not exist",

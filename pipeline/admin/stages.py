@@ -3,7 +3,7 @@
 Only where config.toml says `[admin] allow_swap = true`, and for who shows the token of pipeline.admin_token.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from aiohttp import web
@@ -11,10 +11,12 @@ from aiohttp import web
 from pipeline.admin_token import AdminToken
 from pipeline.assemble import Pipeline
 from pipeline.config import ImportPath
-from pipeline.errors import ConfigError, RequestError
+from pipeline.errors import ConfigError, RequestError, SwapRefused
 from pipeline.runtime.swapped import Ending
 from pipeline.stages.ingress.replies import json_response
 from pipeline.swapping import Order, Swapper
+
+MAX_SHADOW_S = 600
 
 
 class SwapBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -22,6 +24,8 @@ class SwapBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     use: ImportPath
     options: dict[str, Any] = {}
+    shadow_s: Annotated[float, msgspec.Meta(ge=0, le=MAX_SHADOW_S)] = 0.0
+    """Not 0: it is compared for so long with the one that serves, and takes no place."""
 
 
 class StagesApi:
@@ -47,13 +51,21 @@ class StagesApi:
         return json_response(self.swapper.stages())
 
     async def swap(self, request: web.Request) -> web.Response:
-        """200 when it is decided and the new one serves; 409 where the old one does, with the reason."""
+        """200 when it is decided and the new one serves; 409 where the old one does, with the reason.
+
+        With shadow_s: 200 and what was seen.
+        """
         self._check(request)
         try:
             body = msgspec.json.decode(await request.read(), type=SwapBody)
-            swapped = await self.swapper.swap(request.match_info["name"], Order(body.use, body.options))
+            name, order = request.match_info["name"], Order(body.use, body.options)
+            if body.shadow_s:
+                return json_response(await self.swapper.shadow(name, order, body.shadow_s))
+            swapped = await self.swapper.swap(name, order)
         except msgspec.MsgspecError as error:
             raise RequestError(f"The body is wrong: {error}", code="invalid_body") from error
+        except SwapRefused as error:
+            raise RequestError(str(error), status=409, code=str(Ending.REFUSED)) from error
         except ConfigError as error:
             raise RequestError(str(error), status=404, code="no_such_stage") from error
         if swapped.ending is not Ending.SWAPPED:

@@ -6,7 +6,6 @@ import os
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any, cast
 
 import msgspec
 import uvloop
@@ -14,21 +13,24 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.progress import Progress
 
-from pipeline import assemble
 from pipeline.bench.compare.answers import PATIENCE_S, Answers, compare_answers
+from pipeline.bench.compare.input import Input, of_recording, of_samples
 from pipeline.bench.compare.ratio import MIN_ROUNDS
-from pipeline.bench.compare.report import comparison_report, exceeds
-from pipeline.bench.compare.rounds import Times, Timing, time_rounds
-from pipeline.bench.compare.side import BUILT_IN, CONFIGURED, Input, Side, variant
-from pipeline.bench.feeds import feed_for
-from pipeline.bench.samples import STOP, Load
+from pipeline.bench.compare.report import comparison_report
+from pipeline.bench.compare.rounds import Times, Timing, Told, time_rounds
+from pipeline.bench.compare.side import BUILT_IN, CONFIGURED, Side, variant
+from pipeline.bench.replay import read_recording
+from pipeline.bench.replay.plans import capacity_of
+from pipeline.bench.samples import Load
+from pipeline.bench.sources import blueprint_for, fake_runner, room_for
 from pipeline.checkpoint.card import ModelCard
 from pipeline.checkpoint.fake import byte_card
 from pipeline.checkpoint.model import load_card
-from pipeline.cli import Commands
-from pipeline.config import Config, load, override
-from pipeline.runtime.bridge import RunnerFactory
-from pipeline.runtime.testing import DEFAULT_CAPACITY, FakeRunner
+from pipeline.cli import Commands, printed
+from pipeline.config import load, override
+from pipeline.messages import DeviceReady, StepPlan
+from pipeline.runtime.recording import Recording
+from pipeline.topology import Graph
 
 ROUNDS, STEPS, TOKENS = 20, 200, 64
 FEWER = {"execute": (MIN_ROUNDS, 10, 16), "tokenize": (ROUNDS, 50, TOKENS)}
@@ -77,6 +79,7 @@ def register(commands: Commands) -> None:
 
 
 def _add_input(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--replay", type=Path, metavar="FILE", help="a recording of its inbox, not samples")
     parser.add_argument(
         "--rows", type=_count, default=64, metavar="N", help="rows a step (default %(default)s)"
     )
@@ -131,57 +134,57 @@ class Result(msgspec.Struct, frozen=True):
 def run(args: argparse.Namespace) -> int:
     """Compare, print, and say by the status what was found."""
     config = override(load(args.config), model=args.model)
-    configured = assemble.check(config)
+    configured = blueprint_for(config, args.stage)
     blueprints = [
         variant(configured, args.stage, use, dict(options), f"--{name}")
         for name, use, options in (("a", args.a, args.a_options), ("b", args.b, args.b_options))
     ]
+    recording = read_recording(args.replay) if args.replay else None
     card = byte_card() if args.fake else load_card(config.model.reference)
-    runner = _fake_runner(args.rows) if args.fake else None
+    runner = fake_runner(_room(recording, args.rows)) if args.fake else None
     a, b = (
         Side(name, args.stage, blueprint, card, runner)
         for name, blueprint in zip("ab", blueprints, strict=True)
     )
     note = busy_note()
-    fed = _input(args, config, card)
+    fed = _input(args, configured.graph, card, recording)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
         answers = loop.run(compare_answers(a, b, fed, args.patience))
         times = None if answers.failure else loop.run(_timed(args, a, b, fed))
-    return _told(args, a, b, Result(args.stage, a.use, b.use, answers, times, _verdict(times), note))
+    result = Result(args.stage, a.use, b.use, answers, times, times.ratio.verdict if times else "", note)
+    printed(args, result, comparison_report(a, b, answers, times, note))
+    return _status(result, args.max_ratio)
 
 
-def _verdict(times: Times | None) -> str:
-    return times.ratio.verdict if times else ""
+def _status(result: Result, max_ratio: float | None) -> int:
+    if not result.answers.are_alike:
+        return 1
+    is_too_slow = max_ratio is not None and result.times is not None and result.times.ratio.low > max_ratio
+    return 3 if is_too_slow else 0
 
 
-def _input(args: argparse.Namespace, config: Config, card: ModelCard) -> Input:
-    sample = Load.of(card, args.rows)
+def _room(recording: Recording | None, num_rows: int) -> DeviceReady:
+    """A fake device's."""
+    entries = recording.entries if recording else []
+    plans = [each.message for each in entries if isinstance(each.message, StepPlan)]
+    return replace(capacity_of(plans), block_size=16) if plans else room_for(num_rows)
+
+
+def _input(args: argparse.Namespace, graph: Graph, card: ModelCard, recording: Recording | None) -> Input:
+    if recording is not None:
+        return of_recording(args.stage, graph, recording)
     _, _, num_tokens = FEWER.get(args.stage, (ROUNDS, STEPS, TOKENS))
-    whole = replace(sample, num_tokens=num_tokens, num_sequences=args.requests or 2 * args.rows, stop=STOP)
-    return Input(lambda: feed_for(args.stage, whole), lambda: feed_for(args.stage, sample))
+    num_requests = args.requests or 2 * args.rows
+    return of_samples(args.stage, graph, Load.of(card, args.rows), num_requests, num_tokens)
 
 
 async def _timed(args: argparse.Namespace, a: Side, b: Side, fed: Input) -> Times:
     rounds, steps, _ = FEWER.get(args.stage, (ROUNDS, STEPS, TOKENS))
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("timing rounds", total=None)
-        timing = Timing(
-            args.rounds or rounds,
-            args.steps or steps,
-            lambda done, total: bar.update(task, completed=done, total=total),
-        )
+        told: Told = lambda done, total: bar.update(task, completed=done, total=total)  # noqa: E731
+        timing = Timing(args.rounds or rounds, args.steps or steps, told=told)
         return await time_rounds(a, b, fed, timing)
-
-
-def _told(args: argparse.Namespace, a: Side, b: Side, result: Result) -> int:
-    if args.json:
-        print(msgspec.json.format(msgspec.json.encode(result)).decode())
-    else:
-        Console().print(comparison_report(a, b, result.answers, result.times, result.note))
-    if not result.answers.are_alike:
-        return 1
-    too_slow = args.max_ratio is not None and result.times and exceeds(result.times.ratio, args.max_ratio)
-    return 3 if too_slow else 0
 
 
 def busy_note() -> str:
@@ -191,14 +194,7 @@ def busy_note() -> str:
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
     if load < BUSY_LOAD * cores:
         return ""
-    return (
-        f"The machine was busy before this began (load {load:.1f} on {cores} cores): the interval is wider."
-    )
-
-
-def _fake_runner(num_rows: int) -> RunnerFactory:
-    capacity = replace(DEFAULT_CAPACITY, max_num_seqs=num_rows, num_blocks=max(4096, 32 * num_rows))
-    return RunnerFactory(lambda: cast(Any, FakeRunner(capacity)))
+    return f"The machine was busy before this began: load {load:.1f} on {cores} cores."
 
 
 def _option(text: str) -> tuple[str, object]:

@@ -18,7 +18,7 @@ from pipeline import admin, assemble, logs
 from pipeline import config as configuration
 from pipeline.checkpoint.card import ModelCard
 from pipeline.checkpoint.model import load_card, rename
-from pipeline.errors import StageCrashed
+from pipeline.errors import ConfigError, StageCrashed
 
 EPILOG = """\
 The first Ctrl-C or SIGTERM drains: no new requests, live ones finish (server.drain_timeout_s at most).
@@ -73,6 +73,7 @@ def run(args: argparse.Namespace) -> int:
     )
     logs.configure(config.server.log_level, config.server.log_format)
     blueprint = assemble.check(config)
+    _check_door(blueprint)
     started = time.monotonic()
     card = load_card(config.model.reference)
     if config.model.name:
@@ -80,6 +81,16 @@ def run(args: argparse.Namespace) -> int:
     print(f"Loading {card.name} ...", file=sys.stderr, flush=True)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(blueprint, card, started))
+
+
+def _check_door(blueprint: assemble.Blueprint) -> None:
+    """Raises ConfigError where the class in ingress's place opens no port."""
+    if not hasattr(blueprint.options["ingress"], "port"):
+        config = blueprint.config
+        raise ConfigError(
+            f"{config.origin}: stages.ingress.use = {config.stages['ingress'].use!r}: it opens no port, so "
+            "nobody could ask; docs/embedded.md says what it is for"
+        )
 
 
 async def _serve(blueprint: assemble.Blueprint, card: ModelCard, started: float) -> int:

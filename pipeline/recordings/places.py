@@ -25,13 +25,16 @@ def places(graph: Graph) -> list[Place]:
 
 
 def place_named(graph: Graph, name: str) -> Place:
-    """Raises ValueError, which says what there is."""
+    """A stage's name alone means all that it takes. Raises ValueError, which says what there is."""
     known = places(graph)
+    bare = name.replace(" ", "")
     for place in known:
-        if place.name == name.replace(" ", ""):
+        if place.name in (bare, f"->{bare}"):
             return place
     names = ", ".join(place.name for place in known)
-    raise ValueError(f"no link is called {name!r}. There are {names}; ->STAGE is all that the stage takes")
+    raise ValueError(
+        f"no link is called {name!r}. There are {names}; a stage's name alone is all that it takes"
+    )
 
 
 def _of_stage(graph: Graph, stage: str) -> list[Place]:

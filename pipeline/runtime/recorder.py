@@ -48,6 +48,7 @@ class Recorder:
         self.reason = ""
         """Why it has ended; empty: it has not."""
         self.num_lost = 0
+        self._is_full = False
         self._inbox = inbox
         self._codec = codec
         self._begin_ns = begin_ns
@@ -75,57 +76,55 @@ class Recorder:
         self._inbox.taps = tuple(tap for tap in self._inbox.taps if tap != self._tap)
         if self._timer is not None:
             self._timer.cancel()
-        self._add_ready(is_last=True)
+        self._add_kept(is_last=True)
         self.file.end(self.reason, self.num_lost)
         self._ended()
 
     def _tap(self, taken: Taken[Any]) -> None:
         try:
-            self._kept.append(self._chosen(taken))
-            self._add_ready()
+            if self._kept or not self._add(taken, waits=True):
+                self._kept.append(taken._replace(messages=list(taken.messages)))
+                self._add_kept()
+            if self.file.fault or self.file.is_behind:
+                self.end(self.file.fault or "the disk is too slow")
         except Exception as error:  # whoever takes the messages is not to suffer
             self._kept.clear()
             self.end(f"fault: {error!r}")
 
-    def _chosen(self, taken: Taken[Any]) -> Taken[Any]:
-        """What is to be written of it, in lists of its own."""
-        messages, sent_ns, num_control, taken_ns = taken
-        kinds, kind_of = self._kinds, self._codec.kind_of
-        if kinds is None:
-            return Taken(list(messages), sent_ns, num_control, taken_ns)
-        chosen = [index for index, message in enumerate(messages) if kind_of(message) in kinds]
-        return Taken(
-            [messages[index] for index in chosen],
-            [sent_ns[index] for index in chosen],
-            sum(index < num_control for index in chosen),
-            taken_ns,
-        )
-
-    def _add_ready(self, *, is_last: bool = False) -> None:
+    def _add_kept(self, *, is_last: bool = False) -> None:
         """Those at the front whose results are there; the last time without the others."""
-        while self._kept:
-            written = self._written(self._kept[0], waits=not is_last and len(self._kept) < MAX_KEPT)
-            if written is None:
-                return
+        while self._kept and self._add(self._kept[0], waits=not is_last and len(self._kept) < MAX_KEPT):
             self._kept.popleft()
-            if written.messages and not self.file.add(written):
-                self._kept.clear()
-                self.end("it is as large as it may be")
-        if self.file.fault or self.file.is_behind:
-            self.end(self.file.fault or "the disk is too slow")
+
+    def _add(self, taken: Taken[Any], *, waits: bool) -> bool:
+        """False: it has to wait for the device."""
+        batch = self._written(taken, waits=waits)
+        if batch is None:
+            return False
+        if batch.messages and not self._is_full and not self.file.add(batch):
+            self._is_full = True
+            self.end("it is as large as it may be")
+        return True
 
     def _written(self, taken: Taken[Any], *, waits: bool) -> Batch | None:
-        """None: it has to wait for the device."""
-        kind_of, encode, begin_ns = self._codec.kind_of, self._codec.encode, self._begin_ns
-        ready: list[Written] = []
-        for message, sent_ns in zip(taken.messages, taken.sent_ns, strict=True):
-            kind, is_ready = kind_of(message), self._is_ready(message)
-            if is_ready:
-                ready.append(Written(sent_ns - begin_ns, kind, encode(message)))
+        """What is to be written of it. None: it has to wait for the device."""
+        messages, all_sent_ns, num_control, taken_ns = taken
+        kinds, begin_ns = self._kinds, self._begin_ns
+        kind_of, encode = self._codec.kind_of, self._codec.encode
+        written: list[Written] = []
+        num_lost = num_left_out = 0
+        for index, (message, sent_ns) in enumerate(zip(messages, all_sent_ns, strict=True)):
+            kind = kind_of(message)
+            if kinds is not None and kind not in kinds:
+                num_left_out += index < num_control
+            elif is_ready := self._is_ready(message):
+                written.append(Written(sent_ns - begin_ns, kind, encode(message)))
             elif waits and is_ready is not None:
                 return None
-        self.num_lost += len(taken.messages) - len(ready)
-        return Batch(taken.taken_ns - begin_ns, taken.num_control, ready)
+            else:
+                num_lost += 1
+        self.num_lost += num_lost
+        return Batch(taken_ns - begin_ns, num_control - num_left_out, written)
 
     def _is_ready(self, message: object) -> bool | None:
         """None: it never will be, for its device is lost."""

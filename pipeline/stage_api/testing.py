@@ -12,7 +12,8 @@ from pipeline import assemble
 from pipeline import config as configuration
 from pipeline.bench import samples
 from pipeline.bench.compare.answers import compare_answers
-from pipeline.bench.compare.side import BUILT_IN, Input, Side, variant
+from pipeline.bench.compare.input import Input
+from pipeline.bench.compare.side import BUILT_IN, Side, variant
 from pipeline.bench.feeds import feed_for
 from pipeline.bench.samples import Load
 from pipeline.checkpoint.card import ModelCard

@@ -22,6 +22,7 @@ from pipeline.runtime.trace import Point
 from pipeline.stages.sample import Sample
 from pipeline.swapping.fresh import Sources
 from pipeline.swapping.rehearsal import rehearse
+from pipeline.swapping.shadow import Shadowed, shadow
 from pipeline.telemetry.metrics.exposition import Family
 from pipeline.telemetry.perfetto import SWAP_ENDINGS
 from pipeline.topology import Lane
@@ -86,15 +87,25 @@ class Swapper:
         self._tell(name, was, order.use, swapped)
         return swapped
 
+    async def shadow(self, name: str, order: Order, seconds: float) -> Shadowed:
+        """Compare, and swap nothing. Raises SwapRefused; ConfigError: there is no such stage."""
+        crew = self._crew(name)
+        if self._is_busy:
+            raise SwapRefused("another swap is under way")
+        self._is_busy = True
+        try:
+            blueprint, _ = await self._prepared(crew, order)
+            seen = await shadow(self._pipeline, crew, made_by(blueprint, name), seconds)
+        finally:
+            self._is_busy = False
+        self._pipeline.contexts[name].log.info(
+            "shadow", use=order.use, differences=seen.num_differences, reason=seen.reason or None
+        )
+        return seen
+
     async def _try(self, crew: Crew, order: Order) -> Swapped:
-        name, config = crew.name, self.config_with(crew.name, order)
-        if why_not := self._view(name).why_not:
-            raise SwapRefused(why_not)
-        if self._rehearses:
-            card = self._pipeline.contexts[name].resource(ModelCard)
-            await rehearse(self._config, name, order.use, config.stages[name].options, card)
-        blueprint = await asyncio.to_thread(self.checked, name, config)
-        check_fit(crew, blueprint)
+        blueprint, config = await self._prepared(crew, order)
+        name = crew.name
         swapped = await swap(
             self._pipeline.supervisor,
             crew,
@@ -106,6 +117,18 @@ class Swapper:
         if swapped.ending is Ending.SWAPPED:
             self._config = config
         return swapped
+
+    async def _prepared(self, crew: Crew, order: Order) -> tuple[Blueprint, Config]:
+        """Checked and rehearsed."""
+        name, config = crew.name, self.config_with(crew.name, order)
+        if why_not := self._view(name).why_not:
+            raise SwapRefused(why_not)
+        if self._rehearses:
+            card = self._pipeline.contexts[name].resource(ModelCard)
+            await rehearse(self._config, name, order.use, config.stages[name].options, card)
+        blueprint = await asyncio.to_thread(self.checked, name, config)
+        check_fit(crew, blueprint)
+        return blueprint, config
 
     def config_with(self, name: str, order: Order) -> Config:
         """What would run. The options of a class that runs already are changed, not replaced."""

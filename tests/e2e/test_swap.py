@@ -7,15 +7,16 @@ import resource
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from msgspec.structs import replace
 
 from pipeline.checkpoint.fake import byte_card
 from pipeline.messages import StepPlan
+from pipeline.runtime.stage import Stage
 from pipeline.runtime.swapped import USUAL
-from pipeline.runtime.testing import CheckingRunner
+from pipeline.runtime.testing import CheckingRunner, FakeHandle, FakeRunner
 from pipeline.swapping import Order, Swapper
 from tests.e2e.swapped import fake_text, streaming
 from tests.e2e.world import Server, serving
@@ -37,13 +38,6 @@ def same(server: Server, name: str) -> Order:
     return Order(server.pipeline.blueprint.config.stages[name].use)
 
 
-def size() -> tuple[int, int, int]:
-    """What the process holds: objects, threads, MiB."""
-    gc.collect()
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return len(gc.get_objects()), threading.active_count(), pages * resource.getpagesize() >> 20
-
-
 def test_every_stage_is_swapped_under_live_streams() -> None:
     async def main() -> None:
         async with serving(byte_card(), PacedRunner, "[stages.filter]\n") as server:
@@ -61,23 +55,49 @@ def test_every_stage_is_swapped_under_live_streams() -> None:
     asyncio.run(main())
 
 
+class SteadyRunner(FakeRunner):
+    """Takes 4 ms a step."""
+
+    def launch(self, plan: StepPlan, /) -> FakeHandle:
+        time.sleep(0.004)
+        return super().launch(plan)
+
+
+class Left(NamedTuple):
+    """What the process holds."""
+
+    num_stages: int
+    num_threads: int
+    mib: int
+
+    @classmethod
+    def now(cls) -> "Left":
+        gc.collect()
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        num_stages = sum(isinstance(each, Stage) for each in gc.get_objects())
+        return cls(num_stages, threading.active_count(), pages * resource.getpagesize() >> 20)
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", STAGES)
 def test_a_hundred_swaps_under_64_streams(name: str) -> None:
     async def main() -> None:
-        async with serving(byte_card(), PacedRunner, "[stages.filter]\n") as server:
+        async with serving(byte_card(), SteadyRunner, "[stages.filter]\n") as server:
             swapper = Swapper(server.pipeline, rehearses=False, bounds=SHORT)
             async with streaming(server.url, 64, 200, fake_text) as streams:
                 await server.steps(50)
-                sizes: list[tuple[int, int, int]] = []
+                await swapper.swap(name, same(server, name))
+                before, streams.longest_gap_s = Left.now(), 0.0
                 for number in range(100):
                     await asyncio.sleep(random.uniform(0, 0.05))
                     swapped = await swapper.swap(name, same(server, name))
                     assert swapped.ending == "swapped", (number, swapped)
-                    if number in (9, 99):
-                        sizes.append(size())
-            print(f"\n{name}: longest gap {streams.longest_gap_s * 1000:.0f} ms, {sizes}")
-            assert streams.num_ended > 64 and streams.longest_gap_s < 0.5
+                after = Left.now()
+            gap_ms = streams.longest_gap_s * 1000
+            print(f"\n{name}: longest gap {gap_ms:.0f} ms, {streams.num_ended} answers, {before}, {after}")
+            assert streams.num_ended >= 64 and gap_ms < 500
+            assert after.num_stages <= before.num_stages
+            assert after.num_threads <= before.num_threads + 1 and after.mib < before.mib + 16
             await server.rest()
 
     asyncio.run(main())

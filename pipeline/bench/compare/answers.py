@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from pipeline.bench.compare.side import Input, Side, first_error
+from pipeline.bench.compare.input import Input
+from pipeline.bench.compare.side import Side, first_error
 from pipeline.bench.stand import Feed, Stand, running
 from pipeline.errors import ConfigError, StagelineError
 from pipeline.runtime.comparison import Comparison, Difference

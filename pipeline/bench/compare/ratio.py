@@ -14,6 +14,7 @@ from statistics import median
 import msgspec
 
 CONFIDENCE = 0.95
+NOT_TOLD_APART = "not told apart"
 MIN_ROUNDS = 6
 """Of fewer, not even the widest interval is that sure."""
 
@@ -27,10 +28,10 @@ class Ratio(msgspec.Struct, frozen=True):
 
     @property
     def verdict(self) -> str:
-        """`faster` and `slower` are of b, and said where the whole interval says so."""
+        """`faster` and `slower` are of b, and said where the whole interval says so; else NOT_TOLD_APART."""
         if self.high < 1:
             return "faster"
-        return "slower" if self.low > 1 else "not told apart"
+        return "slower" if self.low > 1 else NOT_TOLD_APART
 
 
 def ratio_of(ratios: Sequence[float]) -> Ratio:

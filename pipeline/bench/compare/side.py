@@ -1,6 +1,6 @@
-"""Sides: two classes for one place of the graph, and what both are fed."""
+"""Sides: two classes for one place of the graph."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from pipeline import assemble
 from pipeline.assemble import Blueprint, StageClass
-from pipeline.bench.stand import Feed, Stand, build_stand
+from pipeline.bench.stand import Stand, build_stand
 from pipeline.checkpoint.card import ModelCard
 from pipeline.config import Config
 from pipeline.core.import_path import resolve
@@ -45,15 +45,6 @@ class Side:
 
     def __str__(self) -> str:
         return f"{self.name} ({self.use})"
-
-
-@dataclass(frozen=True)
-class Input:
-    """What both sides are sent: makers of feeds that begin at the beginning."""
-
-    answers: Callable[[], Feed]
-    """Comes to an end, and every request with it."""
-    timed: Callable[[], Feed]
 
 
 def variant(

@@ -14,8 +14,9 @@ from msgspec.structs import replace
 from pipeline import assemble
 from pipeline.assemble import StageClass
 from pipeline.bench.compare.answers import Answers, compare_answers
+from pipeline.bench.compare.input import Input
 from pipeline.bench.compare.rounds import Times, Timing, time_rounds
-from pipeline.bench.compare.side import BUILT_IN, Input, Side, variant
+from pipeline.bench.compare.side import BUILT_IN, Side, variant
 from pipeline.bench.feeds import feed_for
 from pipeline.bench.samples import STOP, Load
 from pipeline.checkpoint.card import ModelCard
@@ -92,7 +93,8 @@ def side(name: str, stage: str, card: ModelCard, use: str = BUILT_IN) -> Side:
 def fed(stage: str, card: ModelCard) -> Input:
     sample = Load.of(card, TIMED_ROWS)
     whole = replace(sample, num_rows=ROWS, num_tokens=48, num_sequences=2 * ROWS, stop=STOP)
-    return Input(lambda: feed_for(stage, whole), lambda: feed_for(stage, sample))
+    graph = CONFIG.graph
+    return Input(lambda: feed_for(stage, whole, graph), lambda: feed_for(stage, sample, graph))
 
 
 def answers(stage: str, card: ModelCard, use: str = BUILT_IN, patience_s: float = 30.0) -> Answers:
@@ -106,7 +108,7 @@ def times(stage: str, card: ModelCard, use: str) -> Times:
     rounds, num_messages = {"execute": (6, 10), "tokenize": (8, 12)}.get(stage, (12, 40))
     result = asyncio.run(
         time_rounds(
-            a, b, fed(stage, card), Timing(rounds, num_messages, lambda done, total: told.append(done))
+            a, b, fed(stage, card), Timing(rounds, num_messages, told=lambda done, total: told.append(done))
         )
     )
     assert told == list(range(1, rounds + 1))
