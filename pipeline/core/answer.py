@@ -78,6 +78,7 @@ class Answer:
         "paused_ns",
         "request_id",
         "rule",
+        "scores",
         "sink",
         "spent_ns",
         "text",
@@ -109,6 +110,8 @@ class Answer:
         self.logprobs: list[TokenLogprob] = []
         """Of the pending tokens, where it asked."""
         self.embedding: bytes | None = None
+        self.scores: list[TokenLogprob] = []
+        """Of its prompt, where it asked."""
         self.text = ""
         self.num_pending = 0
         """Tokens since the last write, those without text included."""
@@ -137,6 +140,7 @@ class Answer:
         """What happens to one leaves the other as it is; but they have the same sink."""
         other = copy(self)
         other.logprobs = self.logprobs.copy()
+        other.scores = self.scores.copy()
         other.credit = None if self.credit is None else self.credit.copy()
         return other
 
@@ -197,6 +201,7 @@ class Answer:
             self.num_cached_tokens,
             self.num_dropped_tokens,
             self.embedding,
+            tuple(self.scores),
         )
 
     def _segments(self, step: TextBatch, taken_ns: int) -> tuple[int, ...]:

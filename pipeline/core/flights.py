@@ -3,6 +3,7 @@
 from collections import deque
 from dataclasses import dataclass, field
 
+from pipeline.core.scores import Scoring
 from pipeline.core.sequence import Sequence
 
 
@@ -31,6 +32,8 @@ class Flight:
     """Requests that were sent back to the queue since the plan before."""
     asking: list[tuple[Sequence, int]] = field(default_factory=list)
     """Whose blocks the plan's questions are about, and their epochs."""
+    scoring: list[Scoring] = field(default_factory=list)
+    """Whose prompts' tokens it scores."""
     resting: list[int] = field(default_factory=list)
     """Blocks that are free once it is applied; see flights."""
 

@@ -1,10 +1,11 @@
 """Outcome: the rows of the next TokenBatch while they gather, and the times that go with them."""
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from collections.abc import Sequence as Seq
 from itertools import chain
 
 from pipeline.core.flights import Flight
+from pipeline.core.scores import Score
 from pipeline.core.sequence import Sequence
 from pipeline.core.timeline import Timeline
 from pipeline.messages import NO_TOKEN, FinishReason, Logprobs, SequenceTimes, Started, TokenBatch
@@ -22,11 +23,12 @@ class Outcome:
         """Workers that a step was applied of since the last take()."""
         self._step_id = 0
         self._logprobs: Logprobs | None = None
+        self._scores: Logprobs | None = None
         self._clear()
 
     @property
     def has_rows(self) -> bool:
-        return bool(self._request_ids or self._started or self._timed)
+        return bool(self._request_ids or self._started or self._timed or self._scores)
 
     def step(self, flight: Flight, times_ns: Seq[int]) -> None:
         """A step is applied."""
@@ -67,6 +69,17 @@ class Outcome:
                 mine.top_ids.append(told.top_ids[row])
                 mine.top_values.append(told.top_values[row])
 
+    def scores(self, told: Iterable[tuple[Sequence, list[Score]]]) -> None:
+        """Of prompts' tokens, whose requests may have no row."""
+        mine = self._scores = self._scores or Logprobs([], [], [], [], [])
+        for sequence, scores in told:
+            mine.request_ids.extend([sequence.request_id] * len(scores))
+            for score in scores:
+                mine.token_ids.append(score.token_id)
+                mine.values.append(score.value)
+                mine.top_ids.append(score.top_ids)
+                mine.top_values.append(score.top_values)
+
     def end(self, sequence: Sequence, token_id: int, reason: FinishReason) -> None:
         """The sequence's terminal row."""
         self._request_ids.append(sequence.request_id)
@@ -98,6 +111,7 @@ class Outcome:
             sent_ns=now_ns,
             logprobs=self._logprobs,
             embeddings=self._embeddings,
+            scores=self._scores,
         )
         self._clear()
         return batch
@@ -132,4 +146,5 @@ class Outcome:
         self._started: list[Started] = []
         self._timed: list[Sequence] = []
         self._logprobs = None
+        self._scores = None
         self._embeddings: dict[int, bytes] = {}

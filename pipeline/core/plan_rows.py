@@ -1,8 +1,9 @@
 """PlanRows: the columns of a StepPlan while it is being filled."""
 
 from pipeline.core.host_places import BlockCopies
+from pipeline.core.scores import Scoring
 from pipeline.core.sequence import NOT_TOLD, Sequence
-from pipeline.messages import NO_TOKEN, Admitted, DropQuestion, StepPlan
+from pipeline.messages import MAX_SCORES, NO_TOKEN, Admitted, DropQuestion, Scored, StepPlan
 
 
 class PlanRows:
@@ -15,6 +16,7 @@ class PlanRows:
         """Sequences that get a slot of this worker with this step."""
         self.asking: list[tuple[Sequence, int]] = []
         """Whose row has a question, and its epoch."""
+        self.scoring: list[Scoring] = []
         self.num_decode_tokens = 0
         self._request_ids: list[int] = []
         self._epochs: list[int] = []
@@ -31,6 +33,8 @@ class PlanRows:
         self._dropped_cols: list[int] = []
         self._questions: list[DropQuestion] = []
         self._pooled: list[int] = []
+        self._scored: list[Scored] = []
+        self._num_scores_left = MAX_SCORES
 
     @property
     def is_empty(self) -> bool:
@@ -43,6 +47,12 @@ class PlanRows:
     @property
     def num_tokens(self) -> int:
         return len(self._token_ids)
+
+    def room(self, sequence: Sequence) -> int:
+        """How many tokens of it the step can take."""
+        if sequence.scored_tokens(sequence.num_computed, sequence.num_tokens):
+            return min(self.budget, self._num_scores_left)
+        return self.budget
 
     def limit(self, num_tokens: int) -> None:
         """Take at most so many tokens more."""
@@ -110,6 +120,8 @@ class PlanRows:
         is_last = end == sequence.num_tokens
         if is_last and sequence.pooling:
             self._pooled.append(self.num_rows)
+        if scored := sequence.scored_tokens(start, end):
+            self._score(sequence, start + 1, scored)
         self._request_ids.append(sequence.request_id)
         self._epochs.append(sequence.epoch)
         self._slots.append(sequence.slot)
@@ -130,6 +142,11 @@ class PlanRows:
         sequence.is_asking = True
         self.asking.append((sequence, sequence.epoch))
         self._questions.append(DropQuestion(row, num_drops, columns.start, columns.stop))
+
+    def _score(self, sequence: Sequence, first: int, token_ids: list[int]) -> None:
+        self._num_scores_left -= len(token_ids)
+        self.scoring.append(Scoring(sequence, sequence.epoch, first, len(token_ids)))
+        self._scored.append(Scored(self.num_rows, token_ids, sequence.sampling.prompt_logprobs or 0))
 
     def seal(self, step_id: int, now_ns: int, copies: BlockCopies) -> StepPlan:
         """The finished plan; the rows are given away."""
@@ -156,4 +173,5 @@ class PlanRows:
             dropped_cols=self._dropped_cols,
             questions=self._questions,
             pooled=self._pooled,
+            scored=self._scored,
         )

@@ -183,7 +183,7 @@ class Planner:
     def _compute(self, sequence: Sequence, rows: PlanRows) -> None:
         """As many of its tokens as the step and its blocks have room for; none until enough was dropped."""
         self._trim(sequence)
-        count = min(sequence.num_to_compute(), rows.budget, self._residents.room(sequence))
+        count = min(sequence.num_to_compute(), rows.room(sequence), self._residents.room(sequence))
         if count:
             rows.tell(sequence)
             rows.add(sequence, count)

@@ -26,6 +26,7 @@ from pipeline.core.prefix_cache import NoSharing, SharedPrefixes
 from pipeline.core.recovery import Recovery
 from pipeline.core.residents import Residents
 from pipeline.core.roles import Role
+from pipeline.core.scores import scores_of
 from pipeline.core.sequence import Sequence
 from pipeline.core.step_limit import StepLimit
 from pipeline.core.waiting import Waiting
@@ -271,6 +272,8 @@ class Scheduler:
         self._learn(flight, sampled)
         self._drop(flight, sampled)
         self._outcome.step(flight, (*sampled.times_ns, taken_ns))
+        if sampled.scores is not None:
+            self._outcome.scores(scores_of(flight.scoring, sampled.scores))
         live = self._live
         if sampled.logprobs is not None:
             self._outcome.logprobs(sampled.logprobs, self._current(sampled))
@@ -366,6 +369,7 @@ class Scheduler:
             num_padding_tokens=num_padding_tokens,
             preempted_ids=self._planners[rows.worker].take_preempted(),
             asking=rows.asking,
+            scoring=rows.scoring,
         )
 
     # Endings --------------------------------------------------------------------------------

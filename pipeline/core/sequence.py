@@ -60,6 +60,8 @@ class Sequence:
     prefix: Prefix = field(default_factory=Prefix)
     num_cached_tokens: int = 0
     """Of the prompt, whose KV was found in the cache when it was first admitted."""
+    num_scored: int = 0
+    """Of the prompt's tokens, those of which was told how probable they are."""
     is_paused: bool = False
     is_fetching: bool = False
     """It waits, as long as it is new, for KV that comes from disk."""
@@ -118,7 +120,15 @@ class Sequence:
         """No token of it may be taken from where its KV is kept: the states of all of them are wanted. (Those
         of an embedding by its last token, which is never taken from a cache, are as in generation.)
         """
-        return self.pooling == "mean"
+        return self.pooling == "mean" or self.sampling.prompt_logprobs is not None
+
+    def scored_tokens(self, start: int, end: int) -> list[int]:
+        """Tokens of the prompt whose probability the device is to tell when it computes positions start ...
+        end - 1, each the one after the next of these.
+        """
+        if self.sampling.prompt_logprobs is None or self.num_scored == self.num_prompt_tokens:
+            return []
+        return self.token_ids[start + 1 : min(end + 1, self.num_prompt_tokens)]
 
     @property
     def is_held_out(self) -> bool:

@@ -14,14 +14,14 @@ from pipeline.gpu.graphs import NO_GRAPHS, DecodeGraphs, GraphShape
 from pipeline.gpu.image_slots import ImageSlots, ImageTokens, See
 from pipeline.gpu.kv.block_weights import BlockWeights
 from pipeline.gpu.kv.contexts import Contexts
-from pipeline.gpu.logprobs import AskedLogprobs
+from pipeline.gpu.logprobs import AskedLogprobs, AskedScores, asked_scores
 from pipeline.gpu.pooling import PooledStep, PooledTokens, Pools
 from pipeline.gpu.sampling import SamplingRows
 from pipeline.gpu.sampling_columns import RULES, Columns
 from pipeline.gpu.sampling_slots import SamplingSlots
 from pipeline.gpu.slot_rules import Words
 from pipeline.gpu.step_buffer import new_buffer
-from pipeline.gpu.step_rows import Ints, StepRows, no_rows, rows_of
+from pipeline.gpu.step_rows import NO_INTS, Ints, StepRows, no_rows, rows_of, scored_tokens
 from pipeline.grammar import CompiledGrammars
 from pipeline.messages import NO_TOKEN, StepPlan
 
@@ -60,6 +60,8 @@ class PreparedStep:
     """[R] int64: slots of the sampled tokens."""
     asked: AskedLogprobs | None
     """Who of the R is to be told how probable his token was; None: nobody."""
+    scored: AskedScores | None
+    """The S tokens of prompts whose probabilities are asked for, of the [R + S, V] logits; None: none."""
     constrained: Constrained | None
     """Which of the R grammars constrain: their masks are not in `rows` yet."""
     weighing: Weighing
@@ -136,7 +138,7 @@ class SlotTable:
         will be.
         """
         self._buffer.begin()
-        laid_out = self._put(no_rows(), shape)
+        laid_out = self._put(no_rows(), shape, NO_INTS)
         self._buffer.upload()
         return laid_out
 
@@ -213,7 +215,8 @@ class SlotTable:
     ) -> PreparedStep:
         put = self._buffer.put
         self._buffer.begin()
-        inputs, token_slots = self._put(rows, shape, has_mass=bool(weighed.size))
+        scored = scored_tokens(plan, rows.ends)
+        inputs, token_slots = self._put(rows, shape, scored, has_mass=bool(weighed.size))
         pooled = self._pools.tokens(rows, plan.pooled)
         sample_slots, last = rows.slots[rows.sampling], rows.ends[rows.sampling] - 1
         columns = self._sampling.columns(sample_slots, rows.positions[last])
@@ -226,6 +229,7 @@ class SlotTable:
             rows=self._sampling.rows({name: put(column) for name, column in columns.items()}),
             sample_slots=put(sample_slots),
             asked=self._sampling.asked(sample_slots, asking, put(asking)) if asking.size else None,
+            scored=asked_scores(plan, put),
             constrained=constrained,
             weighing=self._weighing(plan, rows.slots, weighed),
             pooled=None if pooled is None else self._pooled(pooled, cleared),
@@ -247,7 +251,7 @@ class SlotTable:
         return constrained
 
     def _put(
-        self, rows: StepRows, shape: GraphShape | None, has_mass: bool = False
+        self, rows: StepRows, shape: GraphShape | None, scored: Ints, has_mass: bool = False
     ) -> tuple[StepInputs, Tensor]:
         # in one order, and first of all: a graph's inputs are at the same addresses in every step
         put = self._buffer.put
@@ -264,7 +268,7 @@ class SlotTable:
             query_start=put(np.concatenate(([0], ends)).astype(np.int32)),
             context_lens=put(rows.context_lens, (num_rows,)),
             block_tables=put(rows.block_tables, (num_rows, num_columns)),
-            logits_rows=put((ends if shape else ends[rows.sampling]) - 1),
+            logits_rows=put(ends - 1 if shape else np.concatenate((ends[rows.sampling] - 1, scored))),
             sinks=None if sinks is None else put(sinks, (num_rows,)),
             windows=None if windows is None else put(windows, (num_rows,)),
             max_queries=rows.max_queries,

@@ -1,12 +1,14 @@
 """How probable the tokens of those rows were that ask to be told."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from pipeline.gpu.kv.contexts import Ints
-from pipeline.messages import MAX_LOGPROBS, Logprobs
+from pipeline.messages import MAX_LOGPROBS, Logprobs, StepPlan
 
 AT_ONCE = 32
 """Rows whose whole distribution is there at a time."""
@@ -23,6 +25,27 @@ class AskedLogprobs(NamedTuple):
     """How many alternatives each wants."""
 
 
+class AskedScores(NamedTuple):
+    """The S tokens of prompts that a step is asked about, whose logits follow those of the R."""
+
+    token_ids: Tensor
+    """[S] int64, on the device."""
+    request_ids: list[int]
+    nums: list[int]
+
+
+def asked_scores(plan: StepPlan, put: Callable[[Ints], Tensor]) -> AskedScores | None:
+    """`put`: to the device. None: nothing is asked."""
+    if not plan.scored:
+        return None
+    scored = plan.scored
+    return AskedScores(
+        put(np.array([token_id for each in scored for token_id in each.token_ids])),
+        [plan.request_ids[each.row] for each in scored for _ in each.token_ids],
+        [each.num_top for each in scored for _ in each.token_ids],
+    )
+
+
 class DeviceLogprobs(NamedTuple):
     """Still on the device."""
 
@@ -35,15 +58,20 @@ class DeviceLogprobs(NamedTuple):
     top_values: Tensor
     """[N, K] fp32: the most probable in order of (logprob falling, id rising); K = MAX_LOGPROBS, or V."""
 
-    def to_message(self, asked: AskedLogprobs, request_ids: list[int]) -> Logprobs:
-        """Waits for the device. `request_ids`: of the step's R sampling rows."""
-        tops = zip(asked.nums, self.top_ids.tolist(), self.top_values.tolist(), strict=True)
+    def to_message(self, request_ids: list[int], nums: list[int]) -> Logprobs:
+        """Waits for the device. For each of the N whose it is, and how many alternatives it wants."""
+        tops = zip(nums, self.top_ids.tolist(), self.top_values.tolist(), strict=True)
         top_ids, top_values = [], []
         for num, ids, values in tops:
             top_ids.append(ids[:num])
             top_values.append(values[:num])
-        ids = [request_ids[row] for row in asked.rows.tolist()]
-        return Logprobs(ids, self.token_ids.tolist(), self.values.tolist(), top_ids, top_values)
+        return Logprobs(request_ids, self.token_ids.tolist(), self.values.tolist(), top_ids, top_values)
+
+
+def scores_of(logits: Tensor, asked: AskedScores) -> DeviceLogprobs:
+    """Of logits [S, V]. Nothing is waited for."""
+    rows = torch.arange(len(asked.token_ids), device=logits.device)
+    return logprobs_of(logits, asked.token_ids, rows)
 
 
 def logprobs_of(logits: Tensor, token_ids: Tensor, rows: Tensor) -> DeviceLogprobs:

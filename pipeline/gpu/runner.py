@@ -27,7 +27,7 @@ from pipeline.gpu.kv.disk_file import DiskFile
 from pipeline.gpu.kv.dtype import block_bytes, token_bytes
 from pipeline.gpu.kv.host import HostKv
 from pipeline.gpu.launched import LaunchedStep
-from pipeline.gpu.logprobs import DeviceLogprobs, logprobs_of
+from pipeline.gpu.logprobs import DeviceLogprobs, logprobs_of, scores_of
 from pipeline.gpu.memory.free import free_host_bytes
 from pipeline.gpu.memory.rehearsal import Rehearsal, Shape, measure_blocks
 from pipeline.gpu.memory.sizing import check_kv_memory, count_host_blocks, disk_kv_bytes, graph_budget_bytes
@@ -93,12 +93,14 @@ class Runner:
             self._slots.send(step)
             logits = self._forward(step)
             rows, failed = self._slots.constrain(step)
-            token_ids, logprobs = self._sample(logits, step, rows)
+            num_sampling = step.sample_slots.shape[0]
+            token_ids, logprobs = self._sample(logits[:num_sampling], step, rows)
+            scores = None if step.scored is None else scores_of(logits[num_sampling:], step.scored)
             others = [each for each in (self._slots.pool(step), self._slots.weigh(step)) if each is not None]
-            results = [token_ids, *(logprobs or ()), *others]
+            results = [token_ids, *(logprobs or ()), *(scores or ()), *others]
             completion = self._device.finish(results)
         self._slots.launched(step, completion)
-        return LaunchedStep(plan, completion, step.asked, failed)
+        return LaunchedStep(plan, completion, step.asked, failed, step.scored)
 
     @torch.inference_mode()
     def capture_graphs(self) -> None:
@@ -162,7 +164,7 @@ class Runner:
         self._host_kv.close()
 
     def _forward(self, step: PreparedStep) -> Tensor:
-        """[R, V]."""
+        """[R + S, V]."""
         if step.shape is None:
             return self._model.forward(self._slots.see(step), self._kv_cache)
         return self._graphs.replay(step.shape)[: step.sample_slots.shape[0]]

@@ -9,6 +9,7 @@ from pipeline.messages import StepPlan
 
 Ints = npt.NDArray[np.int64]
 ShortInts = npt.NDArray[np.int32]
+NO_INTS: Ints = np.zeros(0, np.int64)
 
 
 class StepRows(NamedTuple):
@@ -35,6 +36,16 @@ class StepRows(NamedTuple):
     def is_decode(self) -> bool:
         """Each row has one token, and yields the next."""
         return self.max_queries == 1 and len(self.sampling) == len(self.slots)
+
+
+def scored_tokens(plan: StepPlan, ends: Ints) -> Ints:
+    """[S]: which of the T tokens the plan's scored ones come after."""
+    if not plan.scored:
+        return NO_INTS
+    starts = [ends[each.row] - plan.num_tokens[each.row] for each in plan.scored]
+    return np.concatenate(
+        [start + np.arange(len(each.token_ids)) for start, each in zip(starts, plan.scored, strict=True)]
+    )
 
 
 def no_rows() -> StepRows:

@@ -101,6 +101,7 @@ class Results:
             handle.drops_sync(),
             handle.embeddings_sync(),
             handle.logprobs_sync(),
+            handle.scores_sync(),
         )
 
 

@@ -48,6 +48,7 @@ from pipeline.messages.requests import (
 from pipeline.messages.sampling import (
     MAX_BAD_WORD_IDS,
     MAX_LOGPROBS,
+    NO_VALUE,
     Grammar,
     Logprobs,
     SamplingParams,
@@ -55,10 +56,12 @@ from pipeline.messages.sampling import (
     TokenLogprob,
 )
 from pipeline.messages.steps import (
+    MAX_SCORES,
     Admitted,
     DropQuestion,
     PooledRow,
     SampledBatch,
+    Scored,
     SequenceTimes,
     Started,
     StepHandle,
@@ -70,7 +73,9 @@ from pipeline.messages.steps import (
 __all__ = [
     "MAX_BAD_WORD_IDS",
     "MAX_LOGPROBS",
+    "MAX_SCORES",
     "NO_TOKEN",
+    "NO_VALUE",
     "SEGMENTS",
     "STEP_SEGMENTS",
     "Admitted",
@@ -105,6 +110,7 @@ __all__ = [
     "Room",
     "SampledBatch",
     "SamplingParams",
+    "Scored",
     "SequenceTimes",
     "Shelved",
     "SpelledLogprobs",

@@ -180,8 +180,13 @@ class Redactor:
     # steps ----------------------------------------------------------------------------------
 
     def _plan(self, plan: StepPlan) -> StepPlan:
-        admitted = [self._admitted(each) for each in plan.admitted]
-        return replace(plan, token_ids=self._prose.output(plan.token_ids, plan.step_id), admitted=admitted)
+        output = self._prose.output
+        return replace(
+            plan,
+            token_ids=output(plan.token_ids, plan.step_id),
+            admitted=[self._admitted(each) for each in plan.admitted],
+            scored=[replace(each, token_ids=output(each.token_ids, plan.step_id)) for each in plan.scored],
+        )
 
     def _admitted(self, admitted: Admitted) -> Admitted:
         return replace(
@@ -198,6 +203,7 @@ class Redactor:
             token_ids=self._prose.output(step.token_ids, step.plan.step_id),
             embeddings=[_unit(embedding) for embedding in step.embeddings],
             logprobs=self._logprobs(step.logprobs),
+            scores=self._logprobs(step.scores),
         )
 
     def _sampled_batch(self, batch: SampledBatch) -> SampledBatch:
@@ -205,6 +211,7 @@ class Redactor:
             batch,
             token_ids=self._prose.output(batch.token_ids, batch.step_id),
             logprobs=self._logprobs(batch.logprobs),
+            scores=self._logprobs(batch.scores),
             pooled=[PooledRow(row.request_id, row.epoch, _unit(row.embedding)) for row in batch.pooled],
         )
 
@@ -214,6 +221,7 @@ class Redactor:
             token_ids=self._prose.output(batch.token_ids, batch.step_id),
             started=self._started(batch.started),
             logprobs=self._logprobs(batch.logprobs),
+            scores=self._logprobs(batch.scores),
             embeddings=_units(batch.embeddings),
         )
 
@@ -224,7 +232,8 @@ class Redactor:
                 _ROWS[len(text)] if text.isascii() and len(text) < 64 else _row(text) for text in batch.texts
             ],
             started=self._started(batch.started),
-            logprobs=None if batch.logprobs is None else _spelled(batch.logprobs),
+            logprobs=_spelled(batch.logprobs),
+            scores=_spelled(batch.scores),
             embeddings=_units(batch.embeddings),
         )
 
@@ -280,7 +289,9 @@ def _falling(values: Sequence[float]) -> list[float]:
     return [-1.0 - at for at in range(len(values))]
 
 
-def _spelled(logprobs: SpelledLogprobs) -> SpelledLogprobs:
+def _spelled(logprobs: SpelledLogprobs | None) -> SpelledLogprobs | None:
+    if logprobs is None:
+        return None
     entries = [
         TokenLogprob(
             _piece(entry.piece), -1.0, [(_piece(piece), -1.0 - at) for at, (piece, _) in enumerate(entry.top)]

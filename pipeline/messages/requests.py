@@ -245,6 +245,8 @@ class Completion(Message, frozen=True):
     num_dropped_tokens: int = 0
     embedding: bytes | None = None
     """What the request asked for, if that was one: see PooledRow."""
+    scores: tuple[TokenLogprob, ...] = ()
+    """Of its prompt's tokens, where it asked; the first has NO_VALUE."""
 
 
 class ClientSink(Protocol):

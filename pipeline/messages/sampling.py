@@ -81,6 +81,8 @@ class SamplingParams(Message, frozen=True):
     goes before all that bans tokens, where that leaves none."""
     logprobs: int | None = None
     """Tell how probable each token was, and the so many most probable, up to MAX_LOGPROBS; None: do not."""
+    prompt_logprobs: int | None = None
+    """The same of the prompt's tokens but the first, each given those before it."""
 
     @property
     def follows_tokens(self) -> bool:
@@ -113,6 +115,10 @@ class Logprobs(Message, frozen=True):
     """The most probable, falling, ties by id: as many as the request asked for, and"""
     top_values: list[list[float]]
     """what they have."""
+
+
+NO_VALUE = 1.0
+"""No logarithm of a probability: that of the first token of a prompt, which comes after nothing."""
 
 
 class TokenLogprob(NamedTuple):

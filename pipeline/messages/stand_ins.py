@@ -40,6 +40,7 @@ class RecordedStep(Message, frozen=True):
     drops: list[list[int]]
     embeddings: list[bytes]
     logprobs: Logprobs | None = None
+    scores: Logprobs | None = None
 
     @classmethod
     def of(cls, step: StepHandle) -> "RecordedStep":
@@ -53,6 +54,7 @@ class RecordedStep(Message, frozen=True):
             step.drops_sync(),
             step.embeddings_sync(),
             step.logprobs_sync(),
+            step.scores_sync(),
         )
 
     def is_ready(self) -> bool:
@@ -66,6 +68,9 @@ class RecordedStep(Message, frozen=True):
 
     def logprobs_sync(self) -> Logprobs | None:
         return self.logprobs
+
+    def scores_sync(self) -> Logprobs | None:
+        return self.scores
 
     def embeddings_sync(self) -> list[bytes]:
         return self.embeddings

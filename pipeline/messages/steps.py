@@ -34,6 +34,10 @@ class Admitted(Message, frozen=True):
     """Those of its prompt that have tokens which are not computed yet."""
 
 
+MAX_SCORES = 64
+"""Tokens of prompts that one step tells the probabilities of."""
+
+
 class DropQuestion(Message, frozen=True):
     """Which of the columns first_col ... end_col - 1 of a row's table were attended to least so far?"""
 
@@ -41,6 +45,15 @@ class DropQuestion(Message, frozen=True):
     num_drops: int
     first_col: int
     end_col: int
+
+
+class Scored(Message, frozen=True):
+    """How probable are these, each after one of the first tokens of a row?"""
+
+    row: int
+    token_ids: list[int]
+    num_top: int
+    """Alternatives that are told with each."""
 
 
 class StepPlan(Message, frozen=True):
@@ -84,6 +97,8 @@ class StepPlan(Message, frozen=True):
     questions: list[DropQuestion] = []
     pooled: list[int] = []
     """Rows, rising, that reach the end of a sequence which yields no token but its embedding."""
+    scored: list[Scored] = []
+    """By row, rising; together at most MAX_SCORES tokens."""
 
 
 class StepHandle(Protocol):
@@ -111,6 +126,10 @@ class StepHandle(Protocol):
 
     def logprobs_sync(self) -> Logprobs | None:
         """Of the sampling rows whose requests asked, in row order; None: none did. Waits for the device."""
+        ...
+
+    def scores_sync(self) -> Logprobs | None:
+        """Of the plan's scored tokens, in their order; None: there are none. Waits for the device."""
         ...
 
     def embeddings_sync(self) -> list[bytes]:
@@ -147,6 +166,8 @@ class SampledBatch(Message, frozen=True):
     logprobs: Logprobs | None = None
     pooled: list[PooledRow] = []
     """Beside the rows that sampled."""
+    scores: Logprobs | None = None
+    """Of the plan's scored tokens."""
 
 
 class Started(Message, frozen=True):
@@ -198,6 +219,8 @@ class TokenBatch(Message, frozen=True):
     """Of those tokens in it whose requests asked."""
     embeddings: dict[int, bytes] = {}
     """By request id, of terminal rows without a token."""
+    scores: Logprobs | None = None
+    """Of prompts, the first token of each included, which has NO_VALUE. Their requests need have no row."""
 
 
 class TextBatch(Message, frozen=True):
@@ -217,3 +240,5 @@ class TextBatch(Message, frozen=True):
     logprobs: SpelledLogprobs | None = None
     embeddings: dict[int, bytes] = {}
     """See TokenBatch."""
+    scores: SpelledLogprobs | None = None
+    """Likewise."""

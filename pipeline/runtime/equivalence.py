@@ -151,6 +151,7 @@ def _plain_step(step: Any) -> dict[str, object]:
         "token_ids": list(step.token_ids_sync()),
         "drops": plain(step.drops_sync()),
         "logprobs": plain(step.logprobs_sync()),
+        "scores": plain(step.scores_sync()),
         "embeddings": plain(step.embeddings_sync()),
     }
 
@@ -194,12 +195,14 @@ def _of_texts(step: TextBatch) -> Iterator[Fact]:
     for request_id, embedding in step.embeddings.items():
         yield Key("embedding", request_id), [embedding]
     if step.logprobs is not None:
-        yield from _of_spelled(step.logprobs)
+        yield from _of_spelled(step.logprobs, "logprobs")
+    if step.scores is not None:
+        yield from _of_spelled(step.scores, "scores")
 
 
-def _of_spelled(told: SpelledLogprobs) -> Iterator[Fact]:
+def _of_spelled(told: SpelledLogprobs, what: str) -> Iterator[Fact]:
     for request_id, entry in zip(told.request_ids, told.entries, strict=True):
-        yield Key("logprobs", request_id), [plain(entry)]
+        yield Key(what, request_id), [plain(entry)]
 
 
 def _of_tokens(step: TokenBatch) -> Iterator[Fact]:
@@ -215,7 +218,9 @@ def _of_tokens(step: TokenBatch) -> Iterator[Fact]:
     for request_id, embedding in step.embeddings.items():
         yield Key("embedding", request_id), _floats(embedding)
     if step.logprobs is not None:
-        yield from _of_logprobs(step.logprobs)
+        yield from _of_logprobs(step.logprobs, "logprobs")
+    if step.scores is not None:
+        yield from _of_logprobs(step.scores, "scores")
 
 
 def _of_step(step: Any) -> Iterator[Fact]:
@@ -227,17 +232,17 @@ def _of_step(step: Any) -> Iterator[Fact]:
         yield Key("dropped columns", plan.request_ids[question.row]), [list(columns)]
     for row, embedding in zip(plan.pooled, step.embeddings_sync(), strict=True):
         yield Key("embedding", plan.request_ids[row]), _floats(embedding)
-    told = step.logprobs_sync()
-    if told is not None:
-        yield from _of_logprobs(told)
+    for what, told in (("logprobs", step.logprobs_sync()), ("scores", step.scores_sync())):
+        if told is not None:
+            yield from _of_logprobs(told, what)
 
 
-def _of_logprobs(told: Logprobs) -> Iterator[Fact]:
+def _of_logprobs(told: Logprobs, what: str) -> Iterator[Fact]:
     for request_id, token_id, value, top_ids, top_values in zip(
         told.request_ids, told.token_ids, told.values, told.top_ids, told.top_values, strict=True
     ):
         yield (
-            Key("logprobs", request_id),
+            Key(what, request_id),
             [[token_id, About(value), list(top_ids), [*map(About, top_values)]]],
         )
 

@@ -50,6 +50,7 @@ class StepDone(Message, frozen=True):
     drops: list[list[int]]
     embeddings: list[bytes]
     logprobs: Logprobs | None = None
+    scores: Logprobs | None = None
 
 
 class Fault(Message, frozen=True):

@@ -62,6 +62,9 @@ class DoneStep:
     def logprobs_sync(self) -> Logprobs | None:
         return self._done.logprobs
 
+    def scores_sync(self) -> Logprobs | None:
+        return self._done.scores
+
     def embeddings_sync(self) -> list[bytes]:
         return self._done.embeddings
 

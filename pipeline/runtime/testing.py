@@ -52,6 +52,9 @@ class FakeHandle:
         """It has no probabilities, and tells of none."""
         return None
 
+    def scores_sync(self) -> None:
+        return None
+
 
 def fake_embedding(num_tokens: int) -> bytes:
     """What FakeRunner makes of a prompt of so many tokens: a unit vector that tells their number."""

@@ -5,7 +5,8 @@ The per-token hot path: a row costs a look-up, a table access and four appends; 
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import compress
 
 from pipeline.checkpoint.card import ModelCard
 from pipeline.core.detok import Detokenizer, Vocabulary
@@ -118,6 +119,7 @@ class Detokenize(Stage[TokenBatch, NoOptions]):
         sequences = self._sequences
         for started in step.started:
             sequences[started.request_id] = _Sequence(self._vocabulary, TextState.of(started))
+        scores = None if step.scores is None else self._spelled_scores(step.scores)
         request_ids: list[int] = []
         texts: list[str] = []
         num_tokens: list[int] = []
@@ -155,19 +157,32 @@ class Detokenize(Stage[TokenBatch, NoOptions]):
             self.ctx.clock(),
             None if step.logprobs is None else self._spelled(step.logprobs, request_ids, num_tokens),
             step.embeddings,
+            scores,
         )
 
     def _spelled(self, told: Logprobs, request_ids: list[int], num_tokens: list[int]) -> SpelledLogprobs:
         """Those of the tokens that are passed on, in their order."""
         waiting: dict[int, deque[TokenLogprob]] = {}
-        spell = self._vocabulary.spell
-        for request_id, token_id, value, top_ids, top_values in zip(
-            told.request_ids, told.token_ids, told.values, told.top_ids, told.top_values, strict=True
-        ):
-            top = list(zip(map(spell, top_ids), top_values, strict=True))
-            waiting.setdefault(request_id, deque()).append(TokenLogprob(spell(token_id), value, top))
+        for request_id, entry in zip(told.request_ids, self._entries(told), strict=True):
+            waiting.setdefault(request_id, deque()).append(entry)
         asked = [each for each, num in zip(request_ids, num_tokens, strict=True) if num and each in waiting]
         return SpelledLogprobs(asked, [waiting[each].popleft() for each in asked])
+
+    def _spelled_scores(self, told: Logprobs) -> SpelledLogprobs:
+        """Those of live requests."""
+        live = [each in self._sequences for each in told.request_ids]
+        return SpelledLogprobs(
+            list(compress(told.request_ids, live)), list(compress(self._entries(told), live))
+        )
+
+    def _entries(self, told: Logprobs) -> Iterator[TokenLogprob]:
+        spell = self._vocabulary.spell
+        for token_id, value, top_ids, top_values in zip(
+            told.token_ids, told.values, told.top_ids, told.top_values, strict=True
+        ):
+            yield TokenLogprob(
+                spell(token_id), value, list(zip(map(spell, top_ids), top_values, strict=True))
+            )
 
     def _stop(self, request_id: int) -> int:
         """A stop string is complete: end the request here and tell the scheduler."""

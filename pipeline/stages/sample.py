@@ -52,6 +52,7 @@ class Sample(Stage[StepHandle, NoOptions]):
                     ),
                     drops=drops,
                     logprobs=step.logprobs_sync(),
+                    scores=step.scores_sync(),
                     pooled=_pooled(step) if plan.pooled else [],
                 )
             )

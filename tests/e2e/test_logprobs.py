@@ -7,10 +7,13 @@ from typing import Any
 
 import aiohttp
 import pytest
+import torch
 
 from pipeline.checkpoint.card import ModelCard
 from pipeline.checkpoint.model import describe
+from pipeline.gpu.weights.load import load_tensors
 from tests.e2e.world import serving
+from tests.gpu.oracle import hugging_face
 from tests.tiny_models import write_folder
 
 DEVICE = """
@@ -40,9 +43,11 @@ def card(tmp_path_factory: pytest.TempPathFactory) -> ModelCard:
     return describe(folder, str(folder))
 
 
-def run(card: ModelCard, check: Callable[[aiohttp.ClientSession], Awaitable[None]]) -> None:
+def run(
+    card: ModelCard, check: Callable[[aiohttp.ClientSession], Awaitable[None]], toml: str = DEVICE
+) -> None:
     async def main() -> None:
-        async with serving(card, toml=DEVICE) as server:
+        async with serving(card, toml=toml) as server:
             async with aiohttp.ClientSession(server.url) as session:
                 await check(session)
             await server.rest()
@@ -115,5 +120,68 @@ def test_a_stop_string_takes_its_tokens_text_and_not_their_logprobs(card: ModelC
         cut = await choice(session, "/v1/completions", PLAIN | {"temperature": 0, "stop": stop})
         assert cut["finish_reason"] == "stop"
         assert cut["logprobs"]["tokens"] == whole["logprobs"]["tokens"][: first + 1]
+
+    run(card, check)
+
+
+LONG = "It was a bright cold day in April, and the clocks were striking thirteen. " * 2
+SCORED = {"prompt": LONG, "max_tokens": 3, "temperature": 0, "prompt_logprobs": 2}
+DEVICES = {
+    "thread": DEVICE,
+    "process": DEVICE.replace('placement = "thread"', 'placement = "process"'),
+    "split": DEVICE + '[stages.schedule.options]\nseparation = "split"\n',
+}
+
+
+def expected_values(card: ModelCard, token_ids: list[int]) -> torch.Tensor:
+    """[n - 1, V]: of the token after each of them, by transformers."""
+    model = hugging_face(card.architecture, load_tensors(card))
+    with torch.inference_mode():
+        return torch.log_softmax(model(torch.tensor([token_ids])).logits[0, :-1].float(), -1)
+
+
+@pytest.mark.parametrize("toml", DEVICES.values(), ids=DEVICES)
+def test_of_the_prompt(card: ModelCard, toml: str) -> None:
+    async def check(session: aiohttp.ClientSession) -> None:
+        asked = [{"prompt": LONG, "max_tokens": 3, "temperature": 0}, *[SCORED] * 4]
+        plain, *answers = await asyncio.gather(*(choice(session, "/v1/completions", body) for body in asked))
+        assert all(each == answers[0] for each in answers) and "prompt_logprobs" not in plain
+        assert answers[0]["text"] == plain["text"] and answers[0]["logprobs"] is None
+        async with session.post("/tokenize", json={"prompt": LONG}) as response:
+            token_ids = (await response.json())["tokens"]
+        assert len(token_ids) > 64, "more than a step tells of"
+        first, *told = answers[0]["prompt_logprobs"]
+        assert first is None and len(told) == len(token_ids) - 1
+        wanted = expected_values(card, token_ids)
+        for each, token_id, row in zip(told, token_ids[1:], wanted, strict=True):
+            assert abs(each["logprob"] - float(row[token_id])) < 1e-3
+            best = [top["logprob"] for top in each["top_logprobs"]]
+            assert best == pytest.approx(row.topk(2).values.tolist(), abs=1e-3)
+
+    run(card, check, toml)
+
+
+def test_an_echo_is_told_with_its_prompt(card: ModelCard) -> None:
+    async def check(session: aiohttp.ClientSession) -> None:
+        scored = await choice(session, "/v1/completions", SCORED)
+        echoed = await choice(
+            session, "/v1/completions", SCORED | {"prompt_logprobs": None, "echo": True, "logprobs": 1}
+        )
+        told, prompt = echoed["logprobs"], scored["prompt_logprobs"]
+        assert "prompt_logprobs" not in echoed and echoed["text"] == LONG + scored["text"]
+        num_prompt = len(prompt)
+        assert len(told["tokens"]) == num_prompt + 3
+        assert told["token_logprobs"][:num_prompt] == [None, *(each["logprob"] for each in prompt[1:])]
+        assert told["top_logprobs"][0] is None and told["text_offset"][0] == 0
+        assert told["tokens"][1:num_prompt] == [each["token"] for each in prompt[1:]]
+
+    run(card, check)
+
+
+def test_they_are_not_streamed(card: ModelCard) -> None:
+    async def check(session: aiohttp.ClientSession) -> None:
+        async with session.post("/v1/completions", json=SCORED | {"stream": True}) as response:
+            answer = await response.json()
+        assert response.status == 400 and answer["error"]["param"] == "prompt_logprobs"
 
     run(card, check)

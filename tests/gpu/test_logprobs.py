@@ -1,9 +1,8 @@
 """Logprobs on the device: of raw logits, in a fixed order, for the rows that ask."""
 
-import numpy as np
 import torch
 
-from pipeline.gpu.logprobs import AskedLogprobs, logprobs_of
+from pipeline.gpu.logprobs import logprobs_of
 from pipeline.messages import Logprobs
 
 
@@ -13,8 +12,7 @@ def test_of_the_rows_that_ask_as_many_as_each_wants() -> None:
     ).bfloat16()
     rows = torch.tensor([0, 2])
     told = logprobs_of(logits, torch.tensor([2, 0, 3]), rows)
-    asked = AskedLogprobs(np.array([0, 2]), rows, [3, 0])
-    message = told.to_message(asked, [7, 8, 9])
+    message = told.to_message([7, 9], [3, 0])
     expected = torch.log_softmax(logits.float(), -1)
     assert message == Logprobs(
         request_ids=[7, 9],

@@ -12,7 +12,7 @@ import msgspec
 
 from pipeline.core.reasoning import ReasoningSplitter
 from pipeline.core.wire.called import CalledParts, Part
-from pipeline.core.wire.logprobs import chat_logprobs, completion_logprobs
+from pipeline.core.wire.logprobs import chat_logprobs, completion_logprobs, prompt_logprobs
 from pipeline.core.wire.requests import Wanted
 from pipeline.core.wire.usage import finish_word, timings_of
 from pipeline.messages import Completion, FinishReason, TokenLogprob
@@ -75,6 +75,8 @@ class Choice(ABC):
         self, content: dict[str, object], logprobs: object, completion: Completion
     ) -> dict[str, object]:
         choice = {"index": self._index, **content, "logprobs": logprobs}
+        if self._wanted.tells_prompt:
+            choice["prompt_logprobs"] = prompt_logprobs(completion.scores)
         return choice | {"finish_reason": self._reason(completion)}
 
     def _reason(self, completion: Completion) -> str:
@@ -104,7 +106,10 @@ class CompletionChoice(Choice):
         return self._finish(b'"text":' + _encode(text), completion)
 
     def whole(self, result: Result) -> dict[str, object]:
-        logprobs = self._logprobs(result.logprobs) if result.logprobs else None
+        told = result.logprobs
+        if self._echo and result.completion.scores:
+            told, self._offset = [*result.completion.scores, *told], 0
+        logprobs = self._logprobs(told) if told else None
         return self._whole({"text": self._echo + result.text}, logprobs, result.completion)
 
     def _logprobs(self, told: Sequence[TokenLogprob]) -> dict[str, object]:

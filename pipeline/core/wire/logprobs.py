@@ -6,7 +6,7 @@ count characters of these texts, one token after the other.
 
 from collections.abc import Iterable, Sequence
 
-from pipeline.messages import TokenLogprob
+from pipeline.messages import NO_VALUE, TokenLogprob
 
 LEAST = -9999.0
 """What stands for minus infinity, which JSON does not have."""
@@ -25,18 +25,23 @@ def token_list(entries: Iterable[TokenLogprob]) -> list[dict[str, object]]:
     ]
 
 
+def prompt_logprobs(scores: Sequence[TokenLogprob]) -> list[dict[str, object] | None]:
+    """Each of a prompt's tokens, as in `token_list`, but the first, of which there is nothing to tell."""
+    return [None, *token_list(scores[1:])]
+
+
 def completion_logprobs(entries: Sequence[TokenLogprob], offset: int) -> tuple[dict[str, object], int]:
     """`logprobs` of a completion's choice from character `offset` on, and the offset after it.
 
     `top_logprobs` holds the token chosen as well, where it is none of the most probable.
     """
     tokens, offsets, tops = [], [], []
-    values = [_finite(entry.value) for entry in entries]
-    for entry in entries:
+    values = [None if entry.value == NO_VALUE else _finite(entry.value) for entry in entries]
+    for entry, value in zip(entries, values, strict=True):
         tokens.append(_text(entry.piece))
         offsets.append(offset)
         offset += len(tokens[-1])
-        tops.append(_by_text([*entry.top, (entry.piece, entry.value)]))
+        tops.append(None if value is None else _by_text([*entry.top, (entry.piece, value)]))
     told = {"tokens": tokens, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}
     return told, offset
 

@@ -122,6 +122,7 @@ def _completion(limits: Limits) -> Schema:
         "echo": a_flag(),
         "suffix": or_null({"const": ""}),
         "logprobs": {"anyOf": [an_integer(0, MAX_LOGPROBS), {"const": False}]},
+        "prompt_logprobs": an_integer(0, MAX_LOGPROBS),
     }
 
 
@@ -143,6 +144,7 @@ def _chat(limits: Limits) -> Schema:
             "max_completion_tokens": an_integer(1, limits.max_model_len),
             "logprobs": a_flag(),
             "top_logprobs": an_integer(0, MAX_LOGPROBS),
+            "prompt_logprobs": an_integer(0, MAX_LOGPROBS),
         }
     )
 

@@ -25,7 +25,6 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "functions": ([],),
     "length_penalty": (1,),
     "n": (1,),
-    "prompt_logprobs": (),
     "suffix": ("",),
     "tool_choice": ("none",),
     "tools": ([],),
@@ -66,6 +65,8 @@ class Wanted(msgspec.Struct, frozen=True):
     """How its text may be merged on its way, where that is coarser than the server's rule."""
     credits: int | None = None
     """Tokens that its client takes before it grants more; None: all."""
+    tells_prompt: bool = False
+    """Its answer has a field `prompt_logprobs`."""
     is_resumable: bool = False
     """It is to survive its socket for a while."""
     num_image_tokens: int = 0
@@ -98,6 +99,8 @@ def parse_completion(body: bytes, limits: Limits, fresh_seed: int) -> list[Wante
     prompts, echoes = split_prompts(fields.take("prompt")), fields.flag("echo")
     n = parse_n(fields, len(prompts))
     first = _wanted(fields, limits, fresh_seed, prompt=prompts[0])
+    if echoes and not first.stream:
+        first = _with_echoed_logprobs(first)
     is_truncated = first.sampling.truncate_prompt_tokens is not None
     rest = [check_prompt(prompt, limits, is_truncated=is_truncated) for prompt in prompts[1:]]
     return [
@@ -105,6 +108,15 @@ def parse_completion(body: bytes, limits: Limits, fresh_seed: int) -> list[Wante
         for prompt in (first.prompt or "", *rest)
         for each in _choices(replace(first, prompt=prompt), n)
     ]
+
+
+def _with_echoed_logprobs(wanted: Wanted) -> Wanted:
+    """OpenAI's `logprobs` of a text that begins with its prompt are of the prompt's tokens too."""
+    sampling = wanted.sampling
+    if sampling.logprobs is None:
+        return wanted
+    num_top = max(sampling.logprobs, sampling.prompt_logprobs or 0)
+    return replace(wanted, sampling=replace(sampling, prompt_logprobs=num_top))
 
 
 def parse_chat(body: bytes, limits: Limits, fresh_seed: int) -> list[Wanted]:
@@ -168,6 +180,12 @@ def wanted_of(values: dict[str, object], limits: Limits, fresh_seed: int) -> Wan
         )
     if fields.take("stream") not in (None, True):
         raise RequestError("A websocket always streams.", param="stream", code="unsupported_value")
+    if fields.take("prompt_logprobs") is not None:
+        raise RequestError(
+            "'prompt_logprobs' is told with a whole answer, and a websocket always streams.",
+            param="prompt_logprobs",
+            code="unsupported_value",
+        )
     credits, is_resumable = fields.integer("credits", 1, MAX_CREDITS), fields.flag("resumable")
     if prompt is not None:
         wanted = _wanted(fields, limits, fresh_seed, prompt=prompt)
@@ -190,6 +208,12 @@ def _wanted(
     sampling = parse_sampling(fields, limits, fresh_seed, is_chat=chat is not None)
     grammar, grammar_field = parse_structured(fields)
     stream = fields.flag("stream")
+    if stream and sampling.prompt_logprobs is not None:
+        raise RequestError(
+            "'prompt_logprobs' does not go with 'stream': they are told with the whole answer.",
+            param="prompt_logprobs",
+            code="unsupported_value",
+        )
     include_usage = _include_usage(fields.take("stream_options"), stream=stream)
     timings = fields.flag("timings")
     terms = parse_terms(fields)
@@ -211,6 +235,7 @@ def _wanted(
         grammar_field=grammar_field,
         flush_tokens=flush_tokens,
         flush_ms=flush_ms,
+        tells_prompt=sampling.prompt_logprobs is not None,
         num_image_tokens=num_image_tokens,
     )
 

@@ -51,6 +51,10 @@ def parse_response(body: bytes, limits: Limits, fresh_seed: int) -> list[Wanted]
         raise RequestError(
             "This endpoint calls it 'max_output_tokens'.", param="max_tokens", code="unsupported_field"
         )
+    if wanted.tells_prompt:
+        raise RequestError(
+            "'prompt_logprobs' is a field of completions.", param="prompt_logprobs", code="unsupported_field"
+        )
     return [replace(wanted, sampling=replace(wanted.sampling, max_tokens=most))]
 
 

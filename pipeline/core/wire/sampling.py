@@ -47,6 +47,7 @@ def parse_sampling(fields: Fields, limits: Limits, fresh_seed: int, *, is_chat: 
         skip_special_tokens=fields.maybe_flag("skip_special_tokens") is not False,
         truncate_prompt_tokens=parse_truncation(fields, limits),
         logprobs=_chat_logprobs(fields) if is_chat else _completion_logprobs(fields),
+        prompt_logprobs=fields.integer("prompt_logprobs", 0, MAX_LOGPROBS),
     )
 
 

@@ -26,9 +26,11 @@ from pipeline.gpu.memory.sizing import Free, check_fits, count_blocks
 from pipeline.gpu.options import RunnerOptions
 from pipeline.messages import (
     MAX_LOGPROBS,
+    MAX_SCORES,
     Admitted,
     PromptImage,
     SamplingParams,
+    Scored,
     StepHandle,
     StepPlan,
 )
@@ -115,6 +117,7 @@ class Shape:
             block_slots=block_slots,
             block_cols=block_cols,
             block_ids=block_ids,
+            scored=_scored(rows),
         )
 
     def _admitted(self, rows: Rows) -> list[Admitted]:
@@ -130,6 +133,17 @@ class Shape:
         """Of a row's block table: those it only reads, and those it writes to."""
         num_read = num_computed // self.block_size
         return num_read, -(-(num_computed + num_tokens) // self.block_size) - num_read
+
+
+def _scored(rows: Rows) -> list[Scored]:
+    """As much as a step may be asked."""
+    scored: list[Scored] = []
+    left = MAX_SCORES
+    for row, num_tokens in enumerate(rows.num_tokens):
+        if left and num_tokens > 1:
+            scored.append(Scored(row, [0] * min(left, num_tokens), MAX_LOGPROBS))
+            left -= len(scored[-1].token_ids)
+    return scored
 
 
 Launch: TypeAlias = Callable[[StepPlan], StepHandle]

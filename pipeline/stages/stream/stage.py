@@ -148,6 +148,10 @@ class Stream(Stage[TextBatch | Open | Grant | Rejected, StreamOptions]):
                 answer.embedding = embedding
         if step.logprobs is not None:
             self._take_logprobs(step.logprobs)
+        if step.scores is not None:
+            for request_id, entry in zip(step.scores.request_ids, step.scores.entries, strict=True):
+                if answer := answers.get(request_id):
+                    answer.scores.append(entry)
         for request_id, text, num_tokens, finish in zip(
             step.request_ids, step.texts, step.num_tokens, step.finish_reasons, strict=True
         ):

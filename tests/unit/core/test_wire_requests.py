@@ -171,7 +171,6 @@ def test_neutral_values_are_accepted(field: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("prompt_logprobs", 1),
         ("tools", [{}]),
         ("suffix", "x"),
     ],

@@ -57,6 +57,7 @@ SAID = {
     "TokenizedRequest.token_ids",
     "Rejected.message",
     "StepPlan.token_ids",
+    "Scored.token_ids",
     "Admitted.token_ids",
     "RecordedStep.token_ids",
     "RecordedStep.embeddings",

@@ -54,9 +54,7 @@ def test_the_next_one_goes_on_where_the_other_stopped() -> None:
     ],
 )
 @pytest.mark.parametrize("at", [0, 2])
-def test_one_that_fails_is_rolled_back_within_a_second(
-    fail: Callable[[], Any], reason: str, at: int
-) -> None:
+def test_one_that_fails_is_rolled_back_within_a_second(fail: Callable[[], Any], reason: str, at: int) -> None:
     async def main() -> None:
         async with counting() as world:
             feeding = asyncio.create_task(world.feed(range(1, 301)))
