@@ -70,7 +70,7 @@ async def _rehearse(words: Words) -> None:
     before = assemble.check(now)
     after = assemble.check(replace(now, stages=now.stages | {words.stage: stage}))
     stand = build_stand(before, words.stage, words.card, RunnerFactory(_fake_runner))
-    feed = feed_for(words.stage, Load.of(words.card, NUM_ROWS))
+    feed = feed_for(words.stage, Load.of(words.card, NUM_ROWS), before.graph)
     make, options = after.classes[words.stage], after.options[words.stage]
     async with _running(stand, feed, before) as supervisor:
         await _feed(stand, feed, NUM_BEFORE)
