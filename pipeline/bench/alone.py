@@ -19,7 +19,7 @@ from pipeline.messages import StepHandle
 from pipeline.runtime.bridge import RunnerFactory
 
 ALLOCATION_MESSAGES = 200
-"""So many are counted, after as many that are not."""
+"""So many are counted."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Alone:
         """As fast as the stage takes them; None: it is sent nothing. Raises StageCrashed."""
         if is_door(self.blueprint.graph, self.stage):
             return None
-        count = max(1, min(ALLOCATION_MESSAGES, self.num_messages // 2))
+        count = min(ALLOCATION_MESSAGES, self.num_messages)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
             return loop.run(self._counted(count))
 

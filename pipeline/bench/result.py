@@ -46,7 +46,9 @@ class StageResult(msgspec.Struct, frozen=True):
     busy_s: float
     """Of all workers together."""
     handled_s: float
-    """The time in handle(); busy_s but for execute, and of that what the messages are handed on in."""
+    """The time in handle(), of all workers together. The same as busy_s but for execute, and"""
+    handled_p50_us: float
+    """per message."""
     wakeups: int
     seconds: float
     """Of the clock, source and sinks included."""

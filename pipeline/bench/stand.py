@@ -61,11 +61,7 @@ class Feed(ABC):
 
     def services_us(self, stand: "Stand", since_ns: int) -> list[float]:
         """The time of each message since then. In handle(), that of its batch, shared."""
-        services: list[float] = []
-        for _, point, _, took_ns, count in stand.trace.points(since_ns):
-            if point == Point.HANDLED:
-                services += [took_ns / count / 1e3] * count
-        return services
+        return stand.handled_us(since_ns)
 
 
 @dataclass(frozen=True)
@@ -89,6 +85,14 @@ class Stand:
     def is_at_rest(self) -> bool:
         """Nothing waits and nothing is handled."""
         return not self.inbox.stats().depth and not any(stage.service.begun_ns for stage in self.stages)
+
+    def handled_us(self, since_ns: int) -> list[float]:
+        """The time of each message since then in handle(): that of its batch, shared."""
+        services: list[float] = []
+        for _, point, _, took_ns, count in self.trace.points(since_ns):
+            if point == Point.HANDLED:
+                services += [took_ns / count / 1e3] * count
+        return services
 
 
 def is_door(graph: Graph, stage: str) -> bool:

@@ -16,7 +16,16 @@ from pipeline.topology import Graph
 Replay = Messages | DeviceReplay | PlansReplay
 """Each a Feed with `num_messages`: how many `send` can be asked for, all together."""
 
-__all__ = ["MAX", "RECORDED", "Pace", "PlansReplay", "Replay", "read_recording", "replay_feed"]
+__all__ = [
+    "MAX",
+    "RECORDED",
+    "DeviceReplay",
+    "Pace",
+    "PlansReplay",
+    "Replay",
+    "read_recording",
+    "replay_feed",
+]
 
 
 def read_recording(path: Path) -> Recording:
