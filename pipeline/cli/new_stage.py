@@ -86,7 +86,7 @@ def _said(new: Package, place: Place, files: list[str]) -> str:
         "test it": f"python -m pytest {folder}",
         "check it": f"stageline check-config {config}",
         "bench it": f"stageline bench {stage} {config}",
-        "compare it": "" if place.is_new else f"stageline compare {stage} --a builtin --b {new.use}",
+        "compare it": "" if place.is_new else f"stageline compare {stage} --b {new.use} {config}",
         "serve it": f"stageline serve {config}",
         "swap it": f"stageline swap {stage} {new.use}",
     }
