@@ -11,6 +11,7 @@ import cProfile
 import signal
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import msgspec
@@ -19,7 +20,9 @@ from msgspec.structs import replace
 
 from pipeline import assemble, logs
 from pipeline.bench import cores
-from pipeline.bench.seeing import Seeing
+from pipeline.bench.recording_cost import RecordingCost
+from pipeline.bench.seeing import seeing
+from pipeline.bench.turns import Turns
 from pipeline.checkpoint.fake import byte_card
 from pipeline.config import Config, load
 from pipeline.errors import StagelineError
@@ -38,6 +41,8 @@ class ServerSettings(msgspec.Struct, frozen=True):
     cores: list[int] | None = None
     measures_seeing: bool = False
     """See bench.seeing."""
+    recorded: str | None = None
+    """A link; see bench.recording_cost."""
     profile: str | None = None
     """Where cProfile's figures of the loop's thread go."""
 
@@ -63,13 +68,25 @@ def _with(config: Config, options: dict[str, dict[str, Any]]) -> Config:
 
 async def serve(settings: ServerSettings) -> None:
     """Until standard input ends, or is written to."""
-    seeing: Seeing | None = None
-    before_step = (lambda plan: seeing.count(plan)) if settings.measures_seeing else None  # type: ignore[union-attr]
+    turns = Turns()
+    before_step = turns.count if settings.measures_seeing or settings.recorded else None
     runner = RunnerFactory(lambda: cast(Any, FakeRunner(settings.capacity, before_step)))
     pipeline = assemble.build(blueprint_of(settings), byte_card(), runner)
     if settings.measures_seeing:
-        seeing = Seeing(pipeline)
-        seeing.start()
+        turns.take(seeing(pipeline))
+        await _run(pipeline)
+        print(turns.report("seeing"), file=sys.stderr)
+    elif settings.recorded:
+        with TemporaryDirectory() as folder:
+            cost = RecordingCost(pipeline, byte_card(), settings.recorded, Path(folder))
+            turns.take(await cost.begin())
+            await _run(pipeline)
+            print(await cost.end(), turns.report("recording"), sep="\n", file=sys.stderr)
+    else:
+        await _run(pipeline)
+
+
+async def _run(pipeline: assemble.Pipeline) -> None:
     until = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, until.set)  # Ctrl-C reaches this process too: it drains
@@ -77,8 +94,6 @@ async def serve(settings: ServerSettings) -> None:
     ingress: Any = pipeline.stages["ingress"][0]
     await pipeline.supervisor.run(until, lambda: print(ingress.port, flush=True))
     loop.remove_reader(sys.stdin.fileno())
-    if seeing is not None:
-        print(seeing.report(), file=sys.stderr)
 
 
 def main() -> int:

@@ -38,6 +38,7 @@ class WholeSettings(msgspec.Struct, frozen=True):
     config: str | None = None
     stream_options: dict[str, int | float] = {}
     measures_seeing: bool = False
+    recorded: str | None = None
     profile: str | None = None
 
 
@@ -101,6 +102,7 @@ async def measure(settings: WholeSettings) -> WholeResult:
         settings.stream_options,
         sorted(division.server) if division else None,
         settings.measures_seeing,
+        settings.recorded,
         settings.profile,
     )
     blueprint_of(server)  # a fault of the configuration shows here, not in another process

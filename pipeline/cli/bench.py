@@ -87,8 +87,16 @@ def _register_whole(benches: Commands) -> None:
     parser.add_argument("--flush-ms", type=_positive, metavar="MS", help="likewise")
     parser.add_argument("--protocol", choices=("ws", "sse"), default="ws", help="default: %(default)s")
     parser.add_argument("--profile", type=Path, metavar="FILE", help="save cProfile's figures of the server")
-    parser.add_argument(
+    costs = parser.add_mutually_exclusive_group()
+    costs.add_argument(
         "--seeing", action="store_true", help="say what trace, journal and metrics cost, in turns on and off"
+    )
+    costs.add_argument(
+        "--recording",
+        nargs="?",
+        const="schedule->detokenize",
+        metavar="LINK",
+        help="say what recording a link costs, in turns on and off (default: %(const)s)",
     )
     _add_common(parser)
     parser.set_defaults(run=run_whole)
@@ -120,6 +128,7 @@ def run_whole(args: argparse.Namespace) -> int:
         config=str(args.config) if args.config else None,
         stream_options={key: value for key, value in options.items() if value is not None},
         measures_seeing=args.seeing,
+        recorded=args.recording,
         profile=str(args.profile.absolute()) if args.profile else None,
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

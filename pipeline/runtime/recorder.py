@@ -118,7 +118,7 @@ class Recorder:
             if kinds is not None and kind not in kinds:
                 num_left_out += index < num_control
             elif is_ready := self._is_ready(message):
-                written.append(Written(sent_ns - begin_ns, kind, encode(message)))
+                written.append((sent_ns - begin_ns, kind, encode(message)))
             elif waits and is_ready is not None:
                 return None
             else:

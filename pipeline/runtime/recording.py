@@ -3,18 +3,19 @@
   magic    21 bytes
   frames   4 bytes length of the body, 4 bytes CRC-32 of it, 1 byte kind, all little endian; then the body
 
-The first frame is the `Header`, the last one the `End`, both msgpack maps; between them each is a `Batch`, a
-msgpack array. Times are in ns since the recording's begin. A file without its end, since who wrote it was
-killed, is read as far as it goes.
+The first frame is the `Header`, the last one the `End`, both msgpack maps; between them each is an array of
+`Batch`es, in msgpack too. Times are in ns since the recording's begin. A file without its end, since who
+wrote it was killed, is read as far as it goes.
 
 A file knows no message: who writes it brings the bytes, who reads it may bring a codec.
 """
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from struct import Struct
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -25,7 +26,7 @@ MAGIC = b"stageline recording \n"
 VERSION = 1
 """Of the file's form. Rises when a reader of the version before would misread it."""
 FRAME = Struct("<IIc")
-HEADER, BATCH, END = b"H", b"B", b"E"
+HEADER, BATCHES, END = b"H", b"B", b"E"
 
 T = TypeVar("T")
 Decode = Callable[[str, bytes], Any]
@@ -91,15 +92,11 @@ class Recording(NamedTuple):
     """and this, where the file ends."""
 
 
-class Written(NamedTuple):
-    """One message of a batch in the file."""
-
-    sent_ns: int
-    kind: str
-    data: bytes
+Written: TypeAlias = tuple[int, str, bytes]
+"""One message in the file: when it was sent, its kind and its bytes."""
 
 
-class Batch(msgspec.Struct, frozen=True, array_like=True):
+class Batch(NamedTuple):
     """What was taken at once."""
 
     taken_ns: int
@@ -109,10 +106,10 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_batches = msgspec.msgpack.Decoder(Batch)
+_batches = msgspec.msgpack.Decoder(list[Batch])
 
 
-def frame(kind: bytes, body: Header | Batch | End) -> bytes:
+def frame(kind: bytes, body: Header | Sequence[Batch] | End) -> bytes:
     """As it stands in the file."""
     packed = _encode(body)
     return FRAME.pack(len(packed), zlib.crc32(packed), kind) + packed
@@ -141,11 +138,13 @@ def _read(data: bytes, decode: Decode, schema: int) -> Recording:
     header = _header(next(frames, None), schema)
     entries: list[Entry] = []
     end: End | None = None
-    for number, (kind, body, at) in enumerate(frames):
+    numbers = count()
+    for kind, body, at in frames:
         if kind == END:
             end = _part(body, msgspec.msgpack.Decoder(End), at)
             break
-        entries += _entries(_part(body, _batches, at), number, decode, at)
+        for batch in _part(body, _batches, at):
+            entries += _entries(batch, next(numbers), decode, at)
     return Recording(header, entries, end, "" if end else frames.cut)
 
 
@@ -210,5 +209,5 @@ def _entries(batch: Batch, number: int, decode: Decode, at: int) -> Iterator[Ent
         try:
             message = decode(kind, data)
         except StagelineError as error:
-            raise StagelineError(f"is damaged at byte {at:,}, message {index} there: {error}") from error
+            raise StagelineError(f"is damaged in the frame at byte {at:,}: {error}") from error
         yield Entry(sent_ns, batch.taken_ns, index < batch.num_control, number, message)
