@@ -91,14 +91,15 @@ class _Swap:
         return Swapped(Ending.ROLLED_BACK, reason_of(self._failure), paused_ns, num_batches)
 
     async def stop_those_aside(self) -> None:
-        """Idempotent, as stop() is."""
+        """Nobody holds on to them: the tasks of those who serve last for long."""
         for seat in self._seats:
-            for stage in (seat.old, seat.new):
-                if stage not in self._crew.stages:
-                    try:
-                        await stage.stop()
-                    except Exception:
-                        stage.ctx.log.exception("did not stop cleanly", part=class_path(type(stage)))
+            serving = self._crew.stages[seat.number]
+            aside = seat.new if serving is seat.old else seat.old
+            seat.old = seat.new = serving
+            try:
+                await aside.stop()
+            except Exception:
+                aside.ctx.log.exception("did not stop cleanly", part=class_path(type(aside)))
 
     @property
     def _is_revocable(self) -> bool:
