@@ -74,7 +74,7 @@ export class Picture {
       const [x, y, anchor] = place.label;
       this.root.append(set(label, { x, y, "text-anchor": anchor }));
     }
-    this.links[key] = { path, label, target: link.target, isCycle };
+    this.links[key] = { path, label, source: link.source, target: link.target, isCycle };
   }
 
   addEnd({ path, label, at: [x, y] }) {
@@ -142,9 +142,12 @@ export class Picture {
     if (!this.root) return;
     for (const stage of snapshot.stages) this.showStage(stage);
     const byName = Object.fromEntries(snapshot.stages.map((stage) => [stage.name, stage]));
-    for (const { path, label, target, isCycle } of Object.values(this.links)) {
-      const stage = byName[target];
-      const perS = isCycle ? snapshot.totals.steps_per_s : Math.max(0, stage.per_s - stage.posted_per_s);
+    const links = Object.values(this.links);
+    for (const { path, label, source, target, isCycle } of links) {
+      const isOnly = links.filter((link) => link.target === target && !link.isCycle).length === 1;
+      const perS = isCycle ? snapshot.totals.steps_per_s
+        : isOnly ? Math.max(0, byName[target].per_s - byName[target].posted_per_s)
+        : byName[source].per_s; // an inbox does not say who sent how much of what is in it
       say(label, perS ? rate(perS) : "");
       path.classList.toggle("active", perS > 0);
     }
