@@ -53,6 +53,35 @@ def run(talk: Callable[[openai.OpenAI], None], model: ModelCard, make_runner: Ca
     asyncio.run(main())
 
 
+def test_calls_over_the_websocket() -> None:
+    async def ask(session: aiohttp.ClientSession, url: str, **fields: Any) -> list[dict[str, Any]]:
+        async with session.ws_connect(f"{url}/v1/stream") as ws:
+            asked = {"messages": MESSAGES, "tools": TOOLS, "max_tokens": 200} | fields
+            await ws.send_json({"type": "generate", "id": "a"} | asked)
+            frames = [await ws.receive_json()]
+            while frames[-1]["type"] not in ("done", "error"):
+                frames.append(await ws.receive_json())
+        return frames
+
+    async def main() -> None:
+        async with (
+            serving(hermes(byte_card()), lambda: SayingRunner(TEXTS)) as server,
+            aiohttp.ClientSession() as session,
+        ):
+            frames = await ask(session, server.url, seed=1)
+            calls = [call for frame in frames for call in frame.get("tool_calls", ())]
+            assert [call["function"]["name"] for call in calls] == ["weather", "weather"]
+            assert [call["index"] for call in calls] == [0, 1] and len({call["id"] for call in calls}) == 2
+            assert json.loads(calls[0]["function"]["arguments"]) == {"at": "Ulm"}
+            assert "".join(frame.get("text", "") for frame in frames).strip() == "I look."
+            assert frames[-1]["finish_reason"] == "tool_calls"
+            assert (await ask(session, server.url, seed=2))[-1]["finish_reason"] == "stop"
+            (refused,) = (await ask(session, server.url, tools=[{}]))[-1:]
+            assert refused["error"]["param"].startswith("tools[0]")
+
+    asyncio.run(main())
+
+
 def test_calls_are_parsed_streamed_and_answered() -> None:
     def talk(client: openai.OpenAI) -> None:
         def ask(seed: int, messages: Any = MESSAGES, **more: Any) -> Any:

@@ -8,7 +8,7 @@ from pipeline.core.wire.choices import Parts
 from pipeline.core.wire.faults import error_object
 from pipeline.core.wire.logprobs import token_list
 from pipeline.core.wire.requests import Wanted
-from pipeline.core.wire.usage import finish_word, timings_of, usage_of
+from pipeline.core.wire.usage import timings_of, usage_of
 from pipeline.errors import RequestError
 from pipeline.messages import Completion, TokenLogprob
 
@@ -22,7 +22,7 @@ class Answered:
         self._id = client_id
         self._timings = wanted.timings
         self._begin = b'{"type":"delta","id":%b' % _encode(client_id)
-        self._parts = Parts(wanted)
+        self._parts = Parts(wanted, self._begin + b"%d" % wanted.sampling.seed)
 
     def accepted(self, traceparent: str = "") -> bytes:
         """`traceparent` is of the request's own span; empty: it has no trace."""
@@ -48,7 +48,7 @@ class Answered:
             "type": "done",
             "id": self._id,
             **_numbered(index),
-            "finish_reason": finish_word(completion.finish_reason),
+            "finish_reason": self._parts.reason(completion),
             "usage": usage_of([completion]),
         }
         if self._timings:
@@ -72,7 +72,14 @@ def _said(parts: Sequence[tuple[str, str]]) -> bytes:
     """What is reasoned comes before what is said: only the beginning of an answer is reasoning."""
     reasoning = "".join(text for kind, text in parts if kind == "reasoning")
     content = "".join(text for kind, text in parts if kind == "content")
-    return (b',"reasoning":' + _encode(reasoning) if reasoning else b"") + _text(content)
+    calls = ",".join(text for kind, text in parts if kind == "call")
+    return b"".join(
+        (
+            b',"reasoning":' + _encode(reasoning) if reasoning else b"",
+            _text(content),
+            b',"tool_calls":[' + calls.encode() + b"]" if calls else b"",
+        )
+    )
 
 
 def _numbered(index: int) -> dict[str, object]:

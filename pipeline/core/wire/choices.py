@@ -155,8 +155,7 @@ class ChatChoice(Choice):
         return self._whole({"message": message}, logprobs, result.completion)
 
     def _reason(self, completion: Completion) -> str:
-        has_called = self._parts.calls and completion.finish_reason is FinishReason.STOP
-        return "tool_calls" if has_called else super()._reason(completion)
+        return self._parts.reason(completion)
 
     def _events(self, parts: list[tuple[str, str]], told: Sequence[TokenLogprob]) -> bytes:
         """Logprobs go with the first event, or with one of no text: they are told with their own step."""
@@ -195,6 +194,11 @@ class Parts:
     def calls(self) -> list[dict[str, object]]:
         """Of tools, so far."""
         return [] if self._called is None else self._called.calls
+
+    def reason(self, completion: Completion) -> str:
+        """Why the answer has ended, in OpenAI's word."""
+        has_called = self.calls and completion.finish_reason is FinishReason.STOP
+        return "tool_calls" if has_called else finish_word(completion.finish_reason)
 
     def push(self, text: str) -> list[Part]:
         split = [("content", text)] if self._splitter is None else self._shown(self._splitter.push(text))

@@ -123,10 +123,13 @@ def parse_chat(body: bytes, limits: Limits, fresh_seed: int) -> list[Wanted]:
     """The body of POST /v1/chat/completions: its n choices."""
     fields = Fields(decode_object(body))
     n = parse_n(fields)
+    return _choices(_chat_with_tools(fields, limits, fresh_seed, fields.take("messages")), n)
+
+
+def _chat_with_tools(fields: Fields, limits: Limits, fresh_seed: int, messages: object) -> Wanted:
     toolset = parse_tools(fields, limits)
-    has_tools = limits.tool_syntax is not None
-    wanted = _chat(fields, limits, fresh_seed, fields.take("messages"), has_tools=has_tools)
-    return _choices(wanted if toolset is None else _with_tools(wanted, toolset), n)
+    wanted = _chat(fields, limits, fresh_seed, messages, has_tools=limits.tool_syntax is not None)
+    return wanted if toolset is None else _with_tools(wanted, toolset)
 
 
 def _with_tools(wanted: Wanted, toolset: Toolset) -> Wanted:
@@ -190,7 +193,7 @@ def wanted_of(values: dict[str, object], limits: Limits, fresh_seed: int) -> Wan
     if prompt is not None:
         wanted = _wanted(fields, limits, fresh_seed, prompt=prompt)
     else:
-        wanted = _chat(fields, limits, fresh_seed, messages)
+        wanted = _chat_with_tools(fields, limits, fresh_seed, messages)
     return replace(wanted, credits=credits, is_resumable=is_resumable)
 
 
