@@ -119,6 +119,7 @@ class World:
             self.log,
         )
         self.stage = Ingress(self.ctx, IngressOptions(port=0, **options))
+        self.telemetry.watch(self.stage.gauges)
         self.client: aiohttp.ClientSession
 
     @property
