@@ -40,6 +40,7 @@ class Prose:
     def __init__(self, token_ids: Sequence[int], kept_ids: frozenset[int], key: bytes) -> None:
         self._words = list(islice(cycle(token_ids), 256))
         """One for every value of a byte."""
+        self._many = self._words * 5
         self._kept = kept_ids
         self._key = key
 
@@ -61,11 +62,14 @@ class Prose:
     def output(self, token_ids: Sequence[int], start: int) -> list[int]:
         """For ids of which each is a text's or a row's own; `start` tells one list from the next."""
         begin = start % 256
-        chosen = (self._words * ((begin + len(token_ids)) // 256 + 1))[begin : begin + len(token_ids)]
-        return self._with_kept(token_ids, chosen)
+        end = begin + len(token_ids)
+        many = self._many if end <= len(self._many) else self._words * (end // 256 + 1)
+        return self._with_kept(token_ids, many[begin:end])
 
     def alias(self, name: str) -> str:
         """Of the same length, and the same for the same name."""
+        if not name:
+            return name
         digest = blake2b(name.encode(), key=self._key).hexdigest()
         return (digest * (len(name) // len(digest) + 1))[: len(name)]
 
@@ -75,7 +79,10 @@ class Prose:
     def _with_kept(self, token_ids: Sequence[int], chosen: list[int]) -> list[int]:
         if self._kept.isdisjoint(token_ids):
             return chosen
-        return [old if old in self._kept else new for old, new in zip(token_ids, chosen, strict=True)]
+        for index, token_id in enumerate(token_ids):
+            if token_id in self._kept:
+                chosen[index] = token_id
+        return chosen
 
     def _chunks(self, data: bytes, size: int = _CHUNK_BYTES) -> Iterator[tuple[bytes, bytes]]:
         """Each chunk, and a digest of all up to its end."""

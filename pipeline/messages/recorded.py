@@ -52,10 +52,14 @@ _encode = msgspec.msgpack.Encoder().encode
 
 def kind_of(message: object) -> str:
     """What `decode` must be told of it. StagelineError: no link carries such a thing."""
-    kind = type(message)
+    return kind_of_type(type(message))
+
+
+def kind_of_type(kind: type) -> str:
+    """Of messages of this class. StagelineError: no link carries such a thing."""
     if kind in _NAMES:
         return _NAMES[kind]
-    if hasattr(message, "token_ids_sync"):  # StepHandle: a Protocol without a cheap isinstance
+    if hasattr(kind, "token_ids_sync"):  # StepHandle: a Protocol without a cheap issubclass
         return StepHandle.__name__
     raise StagelineError(f"{kind.__name__} cannot be recorded: no link carries it")
 
@@ -72,8 +76,13 @@ def data_of(message: object) -> object:
 
 def encode(message: object) -> bytes:
     """Its fields. Waits for a step's device; raises what its fault raises."""
-    written = _FORMS[kind_of(message)].written
-    return _encode(message if written is None else written(message))
+    return encoder(kind_of(message))(message)
+
+
+def encoder(kind: str) -> Callable[[Any], bytes]:
+    """`encode` for messages of this kind."""
+    written = _FORMS[kind].written
+    return _encode if written is None else lambda message: _encode(written(message))
 
 
 def decode(kind: str, data: bytes) -> Any:

@@ -4,6 +4,7 @@ import asyncio
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from time import perf_counter_ns
 from typing import TypeVar
@@ -14,13 +15,13 @@ import structlog
 from pipeline import __version__
 from pipeline.checkpoint.card import ModelCard
 from pipeline.errors import ConfigError, RequestError, StagelineError
-from pipeline.messages import NO_TOKEN, DeviceReady
+from pipeline.messages import NO_TOKEN, DeviceReady, StepHandle
 from pipeline.messages import recorded as codec
 from pipeline.messages.prose import TEXT, Prose
 from pipeline.messages.redaction import Redactor
 from pipeline.recordings.places import Place, place_named
 from pipeline.recordings.wanted import Bounds, Rules, State, Wanted
-from pipeline.runtime.recorder import Codec, Recorder
+from pipeline.runtime.recorder import Recorder, Writing
 from pipeline.runtime.recording import Header
 from pipeline.runtime.recording_file import RecordingFile
 from pipeline.runtime.supervisor import AnyStage
@@ -159,7 +160,7 @@ class Recordings:
         recorder = Recorder(
             self._stages[place.stage][0].ctx.inbox,
             file,
-            Codec(codec.kind_of, codec.is_ready, _encoding(redactor)),
+            partial(_writing, redactor),
             header.begin_ns,
             bounds.max_s,
             place.kinds,
@@ -213,11 +214,14 @@ def _words(card: ModelCard) -> tuple[list[int], frozenset[int]]:
     return ids, frozenset((*special, *card.eos_ids, NO_TOKEN))
 
 
-def _encoding(redactor: Redactor | None) -> Callable[[object], bytes]:
-    if redactor is None:
-        return codec.encode
-    redacted = redactor.redacted
-    return lambda message: codec.encode(redacted(codec.data_of(message)))
+def _writing(redactor: Redactor | None, kind: type) -> Writing:
+    name = codec.kind_of_type(kind)
+    is_ready = codec.is_ready if name == StepHandle.__name__ else None
+    encode = codec.encoder(name)
+    if redactor is not None:
+        redacted, plain = redactor.redacted, encode
+        encode = lambda message: plain(redacted(codec.data_of(message)))  # noqa: E731
+    return Writing(name, encode, is_ready)
 
 
 def _within(field: str, asked: N | None, most: N, at_least: float) -> N:

@@ -17,18 +17,20 @@ MAX_KEPT = 256
 """Batches that wait for a device. One that is lost may never answer."""
 
 
-class Codec(NamedTuple):
-    """How messages are written; see messages.recorded."""
+class Writing(NamedTuple):
+    """How the messages of one class are written; see messages.recorded."""
 
-    kind_of: Callable[[object], str]
-    is_ready: Callable[[object], bool]
-    encode: Callable[[object], bytes]
+    kind: str
+    encode: Callable[[Any], bytes]
+    is_ready: Callable[[Any], bool] | None = None
+    """Whether `encode` would not wait; raises if it always would. None: it never does."""
 
 
 class Recorder:
     """start() -> ... -> stop(). It ends by itself too; `ended` says so.
 
     Args:
+        writing: of a class; StagelineError: its messages cannot be written.
         kinds: of the messages that are written; None: all.
         begin_ns: by the inbox's clock.
         ended: called once, on the loop, when nothing more is added; the file may not be whole yet.
@@ -38,7 +40,7 @@ class Recorder:
         self,
         inbox: Inbox[Any],
         file: RecordingFile,
-        codec: Codec,
+        writing: Callable[[type], Writing],
         begin_ns: int,
         max_s: float,
         kinds: Collection[str] | None = None,
@@ -48,9 +50,10 @@ class Recorder:
         self.reason = ""
         """Why it has ended; empty: it has not."""
         self.num_lost = 0
-        self._is_full = False
         self._inbox = inbox
-        self._codec = codec
+        self._writing = writing
+        self._writings: dict[type, Writing | None] = {}
+        """Of the classes that were seen; None: of those that are left out."""
         self._begin_ns = begin_ns
         self._max_s = max_s
         self._kinds = kinds
@@ -85,8 +88,6 @@ class Recorder:
             if self._kept or not self._add(taken, waits=True):
                 self._kept.append(taken._replace(messages=list(taken.messages)))
                 self._add_kept()
-            if self.file.fault or self.file.is_behind:
-                self.end(self.file.fault or "the disk is too slow")
         except Exception as error:  # whoever takes the messages is not to suffer
             self._kept.clear()
             self.end(f"fault: {error!r}")
@@ -98,37 +99,38 @@ class Recorder:
 
     def _add(self, taken: Taken[Any], *, waits: bool) -> bool:
         """False: it has to wait for the device."""
-        batch = self._written(taken, waits=waits)
-        if batch is None:
-            return False
-        if batch.messages and not self._is_full and not self.file.add(batch):
-            self._is_full = True
-            self.end("it is as large as it may be")
-        return True
-
-    def _written(self, taken: Taken[Any], *, waits: bool) -> Batch | None:
-        """What is to be written of it. None: it has to wait for the device."""
         messages, all_sent_ns, num_control, taken_ns = taken
-        kinds, begin_ns = self._kinds, self._begin_ns
-        kind_of, encode = self._codec.kind_of, self._codec.encode
+        begin_ns, writings = self._begin_ns, self._writings
         written: list[Written] = []
-        num_lost = num_left_out = 0
-        for index, (message, sent_ns) in enumerate(zip(messages, all_sent_ns, strict=True)):
-            kind = kind_of(message)
-            if kinds is not None and kind not in kinds:
-                num_left_out += index < num_control
-            elif is_ready := self._is_ready(message):
-                written.append((sent_ns - begin_ns, kind, encode(message)))
+        num_bytes = num_lost = 0
+        for index, message in enumerate(messages):
+            kind = type(message)
+            writing = writings[kind] if kind in writings else self._learn(kind)
+            if writing is None:
+                num_control -= index < taken.num_control
+            elif writing.is_ready is None or (is_ready := _answer(writing.is_ready, message)):
+                data = writing.encode(message)
+                num_bytes += len(data)
+                written.append((all_sent_ns[index] - begin_ns, writing.kind, data))
             elif waits and is_ready is not None:
-                return None
+                return False
             else:
                 num_lost += 1
         self.num_lost += num_lost
-        return Batch(taken_ns - begin_ns, num_control - num_left_out, written)
+        if written and not self.file.add(Batch(taken_ns - begin_ns, num_control, written), num_bytes):
+            self.end(self.file.refusal)
+        return True
 
-    def _is_ready(self, message: object) -> bool | None:
-        """None: it never will be, for its device is lost."""
-        try:
-            return self._codec.is_ready(message)
-        except Exception:
-            return None
+    def _learn(self, kind: type) -> Writing | None:
+        writing = self._writing(kind)
+        is_wanted = self._kinds is None or writing.kind in self._kinds
+        self._writings[kind] = writing if is_wanted else None
+        return self._writings[kind]
+
+
+def _answer(is_ready: Callable[[Any], bool], message: object) -> bool | None:
+    """None: it never will be, for its device is lost."""
+    try:
+        return is_ready(message)
+    except Exception:
+        return None

@@ -8,15 +8,19 @@ from typing import Any
 import pytest
 
 from pipeline.messages import Cancel, FinishReason, Grant, StepPlan
-from pipeline.messages.recorded import encode, is_ready, kind_of
+from pipeline.messages.recorded import encode, is_ready, kind_of_type
 from pipeline.runtime.inbox import Inbox
-from pipeline.runtime.recorder import Codec, Recorder
+from pipeline.runtime.recorder import Recorder, Writing
 from pipeline.runtime.recording import Recording, read
 from pipeline.runtime.recording_file import RecordingFile
 from pipeline.runtime.testing import FakeHandle
 from tests.unit.runtime.test_recording import HEAD
 
-CODEC = Codec(kind_of, is_ready, encode)
+
+def writing(kind: type) -> Writing:
+    return Writing(kind_of_type(kind), encode, is_ready if issubclass(kind, Step) else None)
+
+
 Play = Callable[[Inbox[Any], Recorder], Awaitable[None]]
 
 
@@ -42,7 +46,7 @@ def play(path: Path, do: Play, **options: Any) -> tuple[Recorder, Recording]:
     async def main() -> Recorder:
         inbox = Inbox[Any](8, clock=iter(range(100, 10_000)).__next__)
         file = RecordingFile(path, HEAD, options.pop("max_bytes", 1 << 20))
-        recorder = Recorder(inbox, file, CODEC, 100, options.pop("max_s", 60), **options)
+        recorder = Recorder(inbox, file, writing, 100, options.pop("max_s", 60), **options)
         recorder.start()
         await do(inbox, recorder)
         await recorder.stop("the test is over")

@@ -37,10 +37,14 @@ BATCHES = (
 )
 
 
+def add(file: RecordingFile, batch: Batch) -> bool:
+    return file.add(batch, sum(len(data) for _, _, data in batch.messages))
+
+
 def recorded(path: Path, batches: tuple[Batch, ...] = BATCHES, max_bytes: int = 1 << 20) -> RecordingFile:
     file = RecordingFile(path, HEAD, max_bytes)
     for batch in batches:
-        file.add(batch)
+        assert add(file, batch)
     file.end("it was stopped", num_lost=2)
     file.join()
     return file
@@ -74,9 +78,9 @@ def test_it_never_grows_past_its_bound(tmp_path: Path) -> None:
     path = tmp_path / "a.rec"
     file = RecordingFile(path, HEAD, max_bytes=2000)
     num_added = 0
-    while file.add(BATCHES[0]):
+    while add(file, BATCHES[0]):
         num_added += 1
-    assert not file.add(BATCHES[1]) or file.num_bytes <= 2000
+    assert file.refusal == "it is as large as it may be"
     file.end("it is full", 0)
     file.join()
     assert 1500 < path.stat().st_size <= 2000
