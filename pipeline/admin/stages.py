@@ -3,14 +3,13 @@
 Only where config.toml says `[admin] allow_swap = true`, and for who shows the token of pipeline.admin_token.
 """
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from aiohttp import web
 
 from pipeline.admin_token import AdminToken
 from pipeline.assemble import Pipeline
-from pipeline.config import ImportPath
 from pipeline.errors import ConfigError, RequestError, SwapRefused
 from pipeline.runtime.swapped import Ending
 from pipeline.stages.ingress.replies import json_response
@@ -19,11 +18,9 @@ from pipeline.swapping import Order, Swapper
 MAX_SHADOW_S = 600
 
 
-class SwapBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SwapBody(Order, frozen=True, forbid_unknown_fields=True):
     """What is posted."""
 
-    use: ImportPath
-    options: dict[str, Any] = {}
     shadow_s: Annotated[float, msgspec.Meta(ge=0, le=MAX_SHADOW_S)] = 0.0
     """Not 0: it is compared for so long with the one that serves, and takes no place."""
 
@@ -58,10 +55,10 @@ class StagesApi:
         self._check(request)
         try:
             body = msgspec.json.decode(await request.read(), type=SwapBody)
-            name, order = request.match_info["name"], Order(body.use, body.options)
+            name = request.match_info["name"]
             if body.shadow_s:
-                return json_response(await self.swapper.shadow(name, order, body.shadow_s))
-            swapped = await self.swapper.swap(name, order)
+                return json_response(await self.swapper.shadow(name, body, body.shadow_s))
+            swapped = await self.swapper.swap(name, body)
         except msgspec.MsgspecError as error:
             raise RequestError(f"The body is wrong: {error}", code="invalid_body") from error
         except SwapRefused as error:

@@ -15,6 +15,7 @@ from pipeline.cli.doctor import ADMIN_URL
 from pipeline.errors import StagelineError
 
 TIMEOUT_S = 120.0
+"""For rehearsal, handover and trial."""
 
 EPILOG = """\
 The new stage is checked, rehearsed on the bench in a process of its own, and then takes over between two
@@ -23,20 +24,36 @@ batches: no request is lost or reordered. If it fails within the first seconds, 
 VALUE is written as in config.toml (8, true, ["a", "b"]); what is no TOML is a text. For a class that runs
 already the options are changed, and the others stay.
 
+With --shadow nothing is swapped: the new stage gets a copy of what the running one takes, and what it says is
+compared with what that one says (docs/stages.md: equivalence), and not sent.
+
 The server must say `[admin] allow_swap = true` in its config.toml and run as you: docs/stages.md.
 
 examples:
   stageline swap detokenize my_lab.fast:FastDetok
   stageline swap stream pipeline.stages.stream:Stream --options flush_ms=50 flush_tokens=16
+  stageline swap detokenize my_lab.fast:FastDetok --shadow 60
   stageline swap filter my_lab.names:NameFilter --options 'names=["Ada", "Bob"]'
 
-exit status: 0 it serves, 1 it does not (the reason is told), 2 wrong usage
+exit status: 0 it serves, or its shadow said the same; 1 not so, and why; 2 wrong usage
 """
 
 
 class _Swapped(msgspec.Struct):
     paused_ns: int
     num_batches: int
+
+
+class _Shadowed(msgspec.Struct):
+    num_batches: int
+    num_messages: int
+    num_said: int
+    num_said_live: int
+    us_per_message: float
+    us_per_message_live: float
+    num_differences: int
+    differences: list[str]
+    reason: str
 
 
 class _Failure(msgspec.Struct):
@@ -67,14 +84,36 @@ def register(commands: Commands) -> None:
         metavar="KEY=VALUE",
         help="settings of the class",
     )
+    parser.add_argument(
+        "--shadow",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="only compare it with the running one, for so long (600 at most)",
+    )
+    parser.add_argument(
+        "--drain",
+        type=float,
+        default=30.0,
+        metavar="SECONDS",
+        help="where the two have not the same State: how long requests may wait until the running one has "
+        "finished with those before (default %(default)g)",
+    )
     parser.add_argument("--url", default=ADMIN_URL, help="the server's admin port (default %(default)s)")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Ask, wait, tell. Raises StagelineError with the server's reason."""
-    order = {"use": args.use, "options": dict(args.options)}
-    body = post(args.url, f"/api/stages/{args.stage}/swap", order)
+    order = {
+        "use": args.use,
+        "options": dict(args.options),
+        "drain_s": args.drain,
+        "shadow_s": args.shadow,
+    }
+    body = post(args.url, f"/api/stages/{args.stage}/swap", order, TIMEOUT_S + args.drain + args.shadow)
+    if args.shadow:
+        return _told(msgspec.json.decode(body, type=_Shadowed))
     swapped = msgspec.json.decode(body, type=_Swapped)
     print(
         f"{args.stage} is {args.use} now: handed over in {swapped.paused_ns / 1e6:.1f} ms, "
@@ -83,7 +122,24 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def post(url: str, path: str, order: dict[str, Any]) -> bytes:
+def _told(seen: _Shadowed) -> int:
+    """What a shadow has shown."""
+    print(
+        f"shadow: {seen.num_messages} messages in {seen.num_batches} batches, {seen.us_per_message:g} us "
+        f"each (the running one: {seen.us_per_message_live:g} us); said {seen.num_said} "
+        f"(the running one: {seen.num_said_live})"
+    )
+    for difference in seen.differences:
+        print(f"  {difference}")
+    if seen.reason:
+        raise StagelineError(f"the shadow ended early: {seen.reason}")
+    if seen.num_differences:
+        raise StagelineError(f"{seen.num_differences} differences (a: the running one, b: the shadow)")
+    print("no difference" if seen.num_messages else "nothing came: nothing was compared")
+    return 0
+
+
+def post(url: str, path: str, order: dict[str, Any], timeout_s: float) -> bytes:
     """The answer of the admin port. Raises StagelineError."""
     request = urllib.request.Request(
         url.rstrip("/") + path,
@@ -92,7 +148,7 @@ def post(url: str, path: str, order: dict[str, Any]) -> bytes:
     )
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the server is near: no proxy
     try:
-        with opener.open(request, timeout=TIMEOUT_S) as response:
+        with opener.open(request, timeout=timeout_s) as response:
             answer: bytes = response.read()
     except urllib.error.HTTPError as error:
         with error:

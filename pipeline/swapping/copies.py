@@ -74,6 +74,7 @@ class Copies:
     def _tap(self, taken: Taken[Any]) -> None:
         if not self.is_ending and (len(self._batches) >= MAX_BATCHES or self._num_bytes >= MAX_BYTES):
             self.is_ending, self.reason = True, f"it fell {len(self._batches)} batches behind"
+            self._batches.clear()
         if self.is_ending:
             self.close(taken.taken_ns)
             return

@@ -85,9 +85,15 @@ class Hearing:
         """That each has said."""
         return dict(self._comparison.num_messages)
 
-    def differences(self) -> list[Difference]:
-        """What differs for good: where an answer has not ended, one may merely be ahead of the other."""
+    def differences(self, *, is_whole: bool) -> list[Difference]:
+        """What differs for good: where an answer has not ended, one may merely be ahead of the other.
+
+        Args:
+            is_whole: the shadow has said all that it had to say.
+        """
         found = self._comparison.found()
+        if not is_whole:
+            return found
         rest = [each for each in self._comparison.differences() if each not in found]
         return found + [each for each in rest if each.request_id is None or each.request_id in self._ended]
 

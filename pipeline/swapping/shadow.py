@@ -168,7 +168,8 @@ class _Shadow:
         live_us = _us_per_message(before, _cost(self._crew.stages))
         await self._settle()
         self._hearing.compare()
-        differences = self._hearing.differences()
+        reason = reason or self._copies.reason
+        differences = self._hearing.differences(is_whole=not reason)
         said = self._hearing.num_messages
         return Shadowed(
             self._copies.num_batches,
@@ -179,7 +180,7 @@ class _Shadow:
             live_us,
             len(differences),
             [str(each) for each in differences[:MAX_TOLD]],
-            reason or self._copies.reason,
+            reason,
         )
 
     def _begin(self, at_ns: int) -> None:

@@ -1,9 +1,7 @@
 """Swapper: what is asked of a running server's stages, from the import path to the event in the trace."""
 
 import asyncio
-from collections import Counter
-from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from msgspec.structs import replace
@@ -23,7 +21,6 @@ from pipeline.stages.sample import Sample
 from pipeline.swapping.fresh import Sources
 from pipeline.swapping.rehearsal import rehearse
 from pipeline.swapping.shadow import Shadowed, shadow
-from pipeline.telemetry.metrics.exposition import Family
 from pipeline.telemetry.perfetto import SWAP_ENDINGS
 from pipeline.topology import Lane
 
@@ -33,6 +30,8 @@ class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     use: ImportPath
     options: dict[str, Any] = {}
+    drain_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = USUAL.drain_s
+    """Where what the one that serves knows cannot be handed over: how long to wait until that is nothing."""
 
 
 class StageView(msgspec.Struct, frozen=True):
@@ -62,9 +61,7 @@ class Swapper:
         self._rehearses = rehearses
         self._bounds = bounds
         self._sources = Sources()
-        self._counts: Counter[tuple[str, str]] = Counter()
         self._is_busy = False
-        pipeline.telemetry.show(self._families)
 
     def stages(self) -> list[StageView]:
         """In data order."""
@@ -111,7 +108,7 @@ class Swapper:
             crew,
             made_by(blueprint, name),
             self._pipeline.contexts[name],
-            self._bounds_of(crew),
+            self._bounds_of(crew, order),
             self._doors(),
         )
         if swapped.ending is Ending.SWAPPED:
@@ -147,9 +144,9 @@ class Swapper:
         except Exception as error:  # of a module that is imported
             raise SwapRefused(f"{config.stages[name].use}: {type(error).__name__}: {error}") from error
 
-    def _bounds_of(self, crew: Crew) -> Bounds:
-        usual_s = 2 * longest_s(crew.stages[0].service)
-        return replace(self._bounds, batch_s=max(self._bounds.batch_s, usual_s))
+    def _bounds_of(self, crew: Crew, order: Order) -> Bounds:
+        batch_s = max(self._bounds.batch_s, 2 * longest_s(crew.stages[0].service))
+        return replace(self._bounds, batch_s=batch_s, drain_s=order.drain_s)
 
     def _doors(self) -> list[Crew]:
         """Where requests wait while a stage drains."""
@@ -173,7 +170,7 @@ class Swapper:
 
     def _tell(self, name: str, was: str, now: str, swapped: Swapped) -> None:
         ctx = self._pipeline.contexts[name]
-        self._counts[name, swapped.ending] += 1
+        self._pipeline.telemetry.swapped(name, swapped.ending)
         ctx.trace.record(Point.SWAPPED, name, swapped.paused_ns, SWAP_ENDINGS.index(swapped.ending))
         write = ctx.log.info if swapped.ending is Ending.SWAPPED else ctx.log.warning
         write(
@@ -185,12 +182,6 @@ class Swapper:
             paused_ms=round(swapped.paused_ns / 1e6, 2),
             trial_batches=swapped.num_batches,
         )
-
-    def _families(self) -> Iterable[Family]:
-        swaps = Family("stageline_swaps_total", "counter", "Swaps of a stage, by how they ended")
-        for (stage, ending), count in sorted(self._counts.items()):
-            swaps.add(count, stage=stage, ending=ending)
-        yield swaps
 
 
 def made_by(blueprint: Blueprint, name: str) -> MakeStage:

@@ -88,6 +88,10 @@ class Telemetry:
         """
         self._stages.stages[name] = WatchedStage(inbox, services, sources)
 
+    def swapped(self, stage: str, ending: str) -> None:
+        """Count that another one was to take this stage's place."""
+        self._stages.swaps[stage, ending] += 1
+
     def show(self, families: Callable[[], Iterable[Family]]) -> None:
         """Show more metrics: called by every scrape."""
         self._shown.append(families)

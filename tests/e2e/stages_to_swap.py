@@ -88,3 +88,16 @@ class Dropping(Detokenize):
                 self.num_rows += 1
                 texts.append("" if self.num_rows % 20 == 0 else each)
             await outlet.send(replace(text, texts=texts))
+
+
+class Slow(Detokenize):
+    """Waits, but does not block."""
+
+    async def handle(self, batch: Sequence[TokenBatch]) -> None:
+        await asyncio.sleep(0.5)
+        await super().handle(batch)
+
+
+class Blocking(Detokenize):
+    async def handle(self, batch: Sequence[TokenBatch]) -> None:
+        time.sleep(3600)  # noqa: ASYNC251 - that is what is wrong with it

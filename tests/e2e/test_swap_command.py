@@ -49,21 +49,56 @@ def test_a_swap_by_the_command_under_streams(capsys: pytest.CaptureFixture[str])
             async with streaming(server.url, 4, 80, fake_text):
                 assert await swap(page, "detokenize", "pipeline.stages.detokenize:Detokenize") == 0
                 assert "detokenize is pipeline.stages.detokenize:Detokenize now" in capsys.readouterr().out
-                how = ("--options", "at=4", "how=wait")
-                assert await swap(page, "detokenize", f"{HERE}:OnlyLive", *how) == 1
-                assert "rolled_back: it took longer than" in capsys.readouterr().err
             await server.rest()
-            async with aiohttp.ClientSession(page.url) as session:
-                async with session.get("/metrics") as response:
-                    text = await response.text()
-                assert 'stageline_swaps_total{stage="detokenize",ending="swapped"} 1.0' in text
-                assert 'stageline_swaps_total{stage="detokenize",ending="rolled_back"} 1.0' in text
-                async with session.get("/debug/trace?last_s=600") as response:
-                    events = (await response.json())["traceEvents"]
-                swaps = [each["args"]["ending"] for each in events if each.get("name") == "swap"]
-                assert swaps == ["swapped", "rolled_back"]
+            assert await seen(page) == ["swapped"]
 
     asyncio.run(main())
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("how", ["crash", "wait", "compute"])
+def test_one_that_fails_in_the_server_alone_is_rolled_back(
+    how: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def main() -> None:
+        async with swappable() as (server, page):
+            before = list(server.pipeline.stages["detokenize"])
+            async with streaming(server.url, 4, 80, fake_text):
+                options = ("--options", "at=4", f"how={how}")
+                assert await swap(page, "detokenize", f"{HERE}:OnlyLive", *options) == 1
+                assert "rolled_back: " in capsys.readouterr().err
+            assert server.pipeline.stages["detokenize"] == before
+            await server.rest()
+            assert await seen(page) == ["rolled_back"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.nightly
+def test_a_shadow_by_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    async def main() -> None:
+        async with swappable() as (server, page), streaming(server.url, 4, 80, fake_text):
+            assert await swap(page, "detokenize", f"{HERE}:Loud", "--shadow", "0.5") == 1
+            told = capsys.readouterr()
+            assert "text, after" in told.out and "differences (a: the running one" in told.err
+            builtin = "pipeline.stages.detokenize:Detokenize"
+            assert await swap(page, "detokenize", builtin, "--shadow", "0.5") == 0
+            assert "no difference" in capsys.readouterr().out
+
+    asyncio.run(main())
+
+
+async def seen(page: AdminServer) -> list[str]:
+    """How the swaps of detokenize ended, by the trace; the metrics say the same."""
+    async with aiohttp.ClientSession(page.url) as session:
+        async with session.get("/debug/trace?last_s=600") as response:
+            events = (await response.json())["traceEvents"]
+        endings = [each["args"]["ending"] for each in events if each.get("name") == "swap"]
+        async with session.get("/metrics") as response:
+            text = await response.text()
+    for ending in endings:
+        assert f'stageline_stage_swaps_total{{stage="detokenize",ending="{ending}"}} 1.0' in text
+    return endings
 
 
 REFUSED = [

@@ -1,5 +1,6 @@
 """Stages and links: read from inboxes and services when scraped, so that keeping them costs nothing more."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -45,6 +46,8 @@ class StageMetrics:
 
     def __init__(self) -> None:
         self.stages: dict[str, WatchedStage] = {}
+        self.swaps: Counter[tuple[str, str]] = Counter()
+        """By stage, and how they ended."""
 
     def families(self) -> Iterable[Family]:
         stats = {name: stage.inbox.stats() for name, stage in self.stages.items()}
@@ -77,7 +80,13 @@ class StageMetrics:
             batches.add(sum(each.num_batches for each in services), stage=name)
             messages.add(sum(each.num_messages for each in services), stage=name)
             errors.add(sum(each.num_errors for each in services), stage=name)
-        return (workers, busy, batches, messages, errors)
+        return (workers, busy, batches, messages, errors, self._swaps())
+
+    def _swaps(self) -> Family:
+        swaps = Family("stageline_stage_swaps_total", "counter", "Others that were to take the stage's place")
+        for (stage, ending), count in sorted(self.swaps.items()):
+            swaps.add(count, stage=stage, ending=ending)
+        return swaps
 
     def _histograms(self) -> Iterable[Family]:
         wait = Family("stageline_stage_wait_seconds", "histogram", "Time of a message in the inbox")

@@ -57,16 +57,16 @@ def test_the_next_one_goes_on_where_the_other_stopped() -> None:
 def test_one_that_fails_is_rolled_back_within_a_second(fail: Callable[[], Any], reason: str, at: int) -> None:
     async def main() -> None:
         async with counting() as world:
-            feeding = asyncio.create_task(world.feed(range(1, 301)))
+            feeding = asyncio.create_task(world.feed(range(1, 151)))
             await asyncio.sleep(0.02)
             begin = time.perf_counter()
             swapped = await world.swap(lambda ctx: Failing(ctx, fail, at))
             assert time.perf_counter() - begin < 1
-            said = await world.said(300)
+            said = await world.said(150)
             await feeding
         assert swapped.ending is Ending.ROLLED_BACK and swapped.reason == reason
         assert swapped.num_batches == at
-        assert [each.value for each in said] == list(range(1, 301)) and totals(said)
+        assert [each.value for each in said] == list(range(1, 151)) and totals(said)
         assert sum(each.who == "new" for each in said) >= at
         assert said[-1].who == "old" and world.crew.stages == world.olds
 
@@ -76,16 +76,16 @@ def test_one_that_fails_is_rolled_back_within_a_second(fail: Callable[[], Any], 
 def test_a_pool_steps_back_together() -> None:
     async def main() -> None:
         async with counting(num_seats=3) as world:
-            feeding = asyncio.create_task(world.feed(range(1, 301)))
+            feeding = asyncio.create_task(world.feed(range(1, 151)))
             await asyncio.sleep(0.02)
             makes = iter([Counter, lambda ctx: Failing(ctx, crash), Counter])
             swapped = await world.swap(lambda ctx: next(makes)(ctx))
             assert world.crew.stages == world.olds and len(world.crew.tasks) == 3
-            said = await world.said(300)
+            said = await world.said(150)
             await feeding
-            assert sum(stage.total for stage in world.olds) == sum(range(1, 301))
+            assert sum(stage.total for stage in world.olds) == sum(range(1, 151))
         assert swapped.ending is Ending.ROLLED_BACK
-        assert sorted(each.value for each in said) == list(range(1, 301))
+        assert sorted(each.value for each in said) == list(range(1, 151))
 
     asyncio.run(main())
 
