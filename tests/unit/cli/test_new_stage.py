@@ -68,6 +68,7 @@ def test_every_config_is_accepted_and_has_the_stage(written: Path) -> None:
         assert f"{name}.stage:" in checked.stdout
 
 
+@pytest.mark.nightly
 def test_they_are_typed_and_as_a_linter_would_have_them(written: Path) -> None:
     stages = [f"{name}/stage.py" for name in PLACES]
     typed = run(written, "-m", "mypy", "--strict", "--cache-dir", os.devnull, *stages)
