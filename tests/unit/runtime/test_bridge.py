@@ -94,6 +94,25 @@ def test_results_come_in_order_from_one_thread() -> None:
     run(test)
 
 
+def test_whoever_listens_is_told_also_of_what_was_given_before() -> None:
+    async def test(desk: Desk) -> None:
+        await desk.device.open()
+        late: list[int] = []
+
+        def launched(step: int) -> None:
+            late.append(step)
+            desk._launched(step)
+
+        for step_id in (1, 2):
+            desk.device.submit(0, step_id)
+        desk.device.listen(Listener(launched, print, print))
+        desk.device.submit(0, 3)
+        await desk.until(lambda: len(desk.results) == 3)
+        assert late == desk.results
+
+    run(test)
+
+
 def test_each_worker_has_a_runner_and_a_thread_of_its_own() -> None:
     async def test(desk: Desk) -> None:
         await desk.device.open()

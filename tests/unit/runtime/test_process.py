@@ -94,6 +94,25 @@ def test_steps_come_back_with_their_tokens_and_times() -> None:
     run(test)
 
 
+def test_whoever_listens_is_told_also_of_what_was_given_before() -> None:
+    async def test(desk: Desk) -> None:
+        await desk.device.open()
+        late: list[Any] = []
+
+        def launched(step: Any) -> None:
+            late.append(step)
+            desk._launched(step)
+
+        for step_id in (1, 2):
+            desk.device.submit(0, plan(step_id))
+        desk.device.listen(Listener(launched, print, print))
+        desk.device.submit(0, plan(3))
+        await desk.until(lambda: len(desk.results) == 3)
+        assert late == desk.results
+
+    run(test)
+
+
 def test_embeddings_come_back_with_their_rows() -> None:
     async def test(desk: Desk) -> None:
         await desk.device.open()
