@@ -26,9 +26,8 @@ def answer_lines(answers: Answers) -> list[str]:
         return [f"They answer the same ({counts}): {answers.equivalence}."]
     lines = [f"b did not come to the end: {answers.failure}."] if answers.failure else []
     if answers.num_differences:
-        lines.append(
-            f"They differ in {answers.num_differences:,} places ({counts}): {answers.equivalence}. The first:"
-        )
+        places = "1 place" if answers.num_differences == 1 else f"{answers.num_differences:,} places"
+        lines.append(f"They differ in {places} ({counts}): {answers.equivalence}. The first:")
         lines += [f"  {each}" for each in answers.differences]
     return lines
 
