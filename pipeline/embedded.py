@@ -191,7 +191,8 @@ def _checked(wanted: Wanted, num_choices: int) -> Wanted:
         "n": num_choices > 1,
         "echo": bool(wanted.echo),
         "logprobs": wanted.sampling.logprobs is not None,
-        wanted.grammar_field or "tools": wanted.sampling.grammar is not None or wanted.toolset is not None,
+        "prompt_logprobs": wanted.tells_prompt,
+        "tools": wanted.toolset is not None,
     }
     for name, is_asked in absent.items():
         if is_asked:

@@ -11,9 +11,11 @@ from typing import Annotated, Never
 
 import msgspec
 
+from pipeline.checkpoint.card import ModelCard
 from pipeline.core.gate import Gate
 from pipeline.core.wire import SERVER_ERROR, Wanted
 from pipeline.errors import InboxClosed, RequestError
+from pipeline.grammar.door import GrammarDoor
 from pipeline.messages import Cancel, Completion, FinishReason, GenerateRequest, Open
 from pipeline.runtime.stage import Stage, StageContext
 from pipeline.runtime.trace import Point
@@ -29,6 +31,8 @@ class EmbeddedOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """In the pipeline at a time; further ones wait until one has ended."""
     max_model_len: Count | None = None
     """Prompt and output together, tokens. None: the model's own length."""
+    grammar_timeout_s: Annotated[float, msgspec.Meta(gt=0, le=60)] = 2.0
+    """A grammar (response_format, structured_outputs) that takes longer to compile is refused."""
 
 
 class Reply:
@@ -108,14 +112,20 @@ class Embedded(Stage[Never, EmbeddedOptions]):
         self._requests = ctx.outlet(GenerateRequest)
         self._gate = ctx.resource(Gate)
         self._telemetry = ctx.resource(Telemetry)
+        self._grammars = GrammarDoor(ctx.resource(ModelCard), options.grammar_timeout_s)
+        self._trying = asyncio.Lock()
+        """A grammar is tried: others wait their turn here."""
         self._next_id = 0
         self.is_closed = False
         self._changed = asyncio.Event()
         """There may be room, or never again."""
 
     async def submit(self, wanted: Wanted) -> Reply:
-        """Wait for room, then send the request on its way. Raises RequestError 503 once this is closed."""
+        """Wait for room, then send the request on its way. Raises RequestError: 503 once this is closed."""
         arrived_ns = self.ctx.clock()
+        if wanted.sampling.grammar is not None:
+            async with self._trying:
+                await self._grammars.check(wanted)
         while True:
             if self.is_closed:
                 raise CLOSED
@@ -147,6 +157,7 @@ class Embedded(Stage[Never, EmbeddedOptions]):
     async def stop(self) -> None:
         """Without close() before, the pipeline has crashed."""
         self._end_all(SERVER_ERROR)
+        await self._grammars.stop()
 
     def gauges(self) -> Mapping[str, float]:
         return {"live_requests": len(self.live)}

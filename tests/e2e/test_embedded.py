@@ -117,7 +117,8 @@ def test_a_slow_reader_is_waited_for_and_loses_nothing(fake_card: ModelCard) -> 
         ({"prompt": "Hi", "n": 2}, "n"),
         ({"prompt": "Hi", "echo": True}, "echo"),
         ({"prompt": "Hi", "logprobs": 1}, "logprobs"),
-        ({"prompt": "Hi", "structured_outputs": {"regex": "a+"}}, "structured_outputs.regex"),
+        ({"prompt": "Hi", "prompt_logprobs": 0}, "prompt_logprobs"),
+        ({"prompt": "Hi", "structured_outputs": {"regex": "a("}}, "structured_outputs.regex"),
         ({"prompt": "Hi", "temprature": 1}, "temprature"),
     ],
 )
@@ -174,7 +175,7 @@ def test_a_servers_file_serves_without_its_door() -> None:
     ingress = engine.stages["ingress"]
     assert (ingress.use, ingress.options) == (
         "pipeline.stages.embedded:Embedded",
-        {"max_live_requests": 1024},
+        {"max_live_requests": 1024, "grammar_timeout_s": 2.0},
     )
     assert engine.stages["schedule"].options["max_wait_ms"] == 0 and not engine.admin.enabled
     assert engine.stages["stream"] == config.stages["stream"]

@@ -13,10 +13,14 @@ from pydantic import BaseModel
 
 from pipeline.checkpoint.card import ModelCard
 from pipeline.checkpoint.fake import byte_card
+from pipeline.config import loads
+from pipeline.embedded import Engine
+from pipeline.errors import RequestError
 from pipeline.gpu.options import RunnerOptions
 from pipeline.gpu.runner import Runner, build_runner
 from pipeline.grammar import CompiledGrammars
 from pipeline.grammar.library import TokenizerSpec
+from pipeline.runtime.bridge import RunnerFactory
 from pipeline.runtime.testing import FakeRunner
 from tests.e2e.saying import ROOM
 from tests.e2e.world import Server, serving
@@ -126,8 +130,28 @@ def test_the_official_client_parses(fake_card: ModelCard) -> None:
     asyncio.run(main())
 
 
+def test_in_a_program_without_a_server() -> None:
+    """Any number of them at a time: they are tried one after the other, and nobody is sent away."""
+
+    async def main() -> None:
+        config = loads("", "test.toml")
+        async with Engine(config, card(), RunnerFactory(random_runner)) as engine:
+            patterns = [f"[a-{end}]{{4}}" for end in "bcdefghi" * 5]
+            asked = [
+                engine.generate(messages=MESSAGES, max_tokens=20, structured_outputs={"regex": pattern})
+                for pattern in patterns
+            ]
+            for pattern, answer in zip(patterns, await asyncio.gather(*asked), strict=True):
+                assert re.fullmatch(pattern, answer.text)
+            with pytest.raises(RequestError, match="cannot be used") as refused:
+                await engine.generate(messages=MESSAGES, structured_outputs={"json": SLOW})
+            assert refused.value.param == "structured_outputs.json"
+
+    asyncio.run(main())
+
+
 def test_without_the_extra_it_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.stages.ingress.grammars.is_installed", lambda: False)
+    monkeypatch.setattr("pipeline.grammar.door.is_installed", lambda: False)
 
     async def main() -> None:
         async with serving(card(), lambda: FakeRunner(ROOM)) as server, aiohttp.ClientSession() as session:

@@ -20,10 +20,10 @@ from pipeline.core.wire import (
     parse_response,
 )
 from pipeline.errors import RequestError
+from pipeline.grammar.door import GrammarDoor
 from pipeline.messages import Completion, TokenLogprob
 from pipeline.stages.ingress.authentication import PRINCIPAL
 from pipeline.stages.ingress.body import read_body
-from pipeline.stages.ingress.grammars import GrammarDoor
 from pipeline.stages.ingress.intake import Arrival, Intake, LiveRequest
 from pipeline.stages.ingress.options import IngressOptions
 from pipeline.stages.ingress.patience import lose_silent_peer

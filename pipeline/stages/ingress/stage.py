@@ -11,6 +11,7 @@ from pipeline.core.keys import KeyRing
 from pipeline.core.tool_calls import syntax_of
 from pipeline.core.wire import SERVER_ERROR, ImageLimits, Limits
 from pipeline.errors import ConfigError, RequestError
+from pipeline.grammar.door import GrammarDoor
 from pipeline.messages import Cancel, GenerateRequest, Grant, Open, TokenCall
 from pipeline.runtime.stage import Stage, StageContext
 from pipeline.stages.ingress.about import About
@@ -18,7 +19,6 @@ from pipeline.stages.ingress.access_log import access_log
 from pipeline.stages.ingress.authentication import authentication, principal_of, read_keys
 from pipeline.stages.ingress.cors import Cors
 from pipeline.stages.ingress.embeddings import EmbeddingsDoor
-from pipeline.stages.ingress.grammars import GrammarDoor
 from pipeline.stages.ingress.health import Health
 from pipeline.stages.ingress.http import HttpDoor
 from pipeline.stages.ingress.intake import Intake

@@ -25,10 +25,10 @@ from pipeline.core.wire import (
 )
 from pipeline.core.wire.fields import wrong
 from pipeline.errors import RequestError
+from pipeline.grammar.door import GrammarDoor
 from pipeline.stages.ingress import subprotocol
 from pipeline.stages.ingress.authentication import PRINCIPAL
 from pipeline.stages.ingress.cors import Cors
-from pipeline.stages.ingress.grammars import GrammarDoor
 from pipeline.stages.ingress.intake import DRAINING, Arrival, Intake
 from pipeline.stages.ingress.options import IngressOptions
 from pipeline.stages.ingress.patience import until_read

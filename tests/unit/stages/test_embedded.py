@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from pipeline.checkpoint.card import ModelCard
+from pipeline.checkpoint.fake import byte_card
 from pipeline.core.gate import Gate
 from pipeline.core.wire import Wanted
 from pipeline.errors import RequestError
@@ -32,7 +34,7 @@ class World:
         self.opens, self.cancels = Inbox[Open](8), Inbox[Cancel](8)
         outlets: dict[type, Any] = {GenerateRequest: self.requests, Open: self.opens, Cancel: self.cancels}
         self.telemetry = Telemetry()
-        resources: dict[type, object] = {Gate: Gate(), Telemetry: self.telemetry}
+        resources: dict[type, object] = {Gate: Gate(), Telemetry: self.telemetry, ModelCard: byte_card()}
         ctx = StageContext("ingress", Inbox[Any](1), outlets, resources)
         self.stage = Embedded(ctx, EmbeddedOptions(**options))
 

@@ -1,4 +1,4 @@
-"""The grammars of requests at the door: none goes on that was not tried in a process of its own."""
+"""The grammars of requests where they come in: none goes on that was not tried in a process of its own."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -6,7 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pipeline.checkpoint.card import ModelCard
 from pipeline.core.wire import Wanted
 from pipeline.errors import RequestError
-from pipeline.grammar import GrammarChecker, GrammarRefused, is_installed
+from pipeline.grammar import is_installed
+from pipeline.grammar.checker import GrammarChecker, GrammarRefused
 from pipeline.grammar.library import TokenizerSpec
 from pipeline.messages import Grammar
 
