@@ -1,5 +1,7 @@
 """What a redacted message holds of what was said: nothing; and it is as long as it was."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -115,6 +117,11 @@ def test_nothing_that_was_said_is_kept(kind: type) -> None:
     assert kept & texts <= TEXTS_KEPT | codec_leaves_out
     numbers = {place for mark, place in marks.places.items() if isinstance(mark, int | float)}
     assert numbers - SAID <= kept, "what costs nobody anything stays"
+
+
+def test_the_guide_lists_what_is_replaced() -> None:
+    guide = (Path(__file__).parents[3] / "docs" / "recording.md").read_text("utf-8")
+    assert sorted(SAID) == sorted(set(re.findall(r"`([A-Z]\w+\.\w+)`", guide)) - {"DeviceReady.disk"})
 
 
 @pytest.mark.parametrize("kind", CARRIED, ids=lambda kind: kind.__name__)
