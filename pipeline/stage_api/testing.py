@@ -12,9 +12,8 @@ from pipeline import assemble
 from pipeline import config as configuration
 from pipeline.bench import samples
 from pipeline.bench.compare.answers import compare_answers
-from pipeline.bench.compare.input import Input
+from pipeline.bench.compare.input import of_samples
 from pipeline.bench.compare.side import BUILT_IN, Side, variant
-from pipeline.bench.feeds import feed_for
 from pipeline.bench.samples import Load
 from pipeline.checkpoint.card import ModelCard
 from pipeline.checkpoint.fake import byte_card
@@ -121,8 +120,7 @@ def differences(stage: str, use: str, **options: object) -> list[str]:
     be alike. Raises ConfigError: the class does not fit there, or the options do not fit it.
     """
     configured = assemble.check(configuration.loads(f"[stages.{stage}]", "the default configuration"))
-    load = msgspec.structs.replace(Load.of(byte_card(), 8), num_tokens=24, num_sequences=16)
-    fed = Input(lambda: feed_for(stage, load), lambda: feed_for(stage, load))
+    fed = of_samples(stage, configured.graph, Load.of(byte_card(), 8), num_requests=16, num_tokens=24)
     runner = RunnerFactory(lambda: cast(Any, FakeRunner()))
     builtin = variant(configured, stage, BUILT_IN, {}, "the built-in stage")
     a = Side("a", stage, builtin, byte_card(), runner)
@@ -132,16 +130,19 @@ def differences(stage: str, use: str, **options: object) -> list[str]:
 
 
 async def _play(stage: AnyStage, messages: Iterable[object], *, is_all: bool) -> None:
-    """Let the stage handle these, and drain after the last of all."""
+    """Let the stage handle these, and drain after the last of all. Raises what the stage raises."""
     inbox = stage.ctx.inbox
     inbox.resume()
-    async with asyncio.TaskGroup() as group:
-        group.create_task(stage.run())
-        await Script(messages).play(inbox)
-        if is_all:
-            inbox.close()
-        else:
-            inbox.pause()
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(stage.run())
+            await Script(messages).play(inbox)
+            if is_all:
+                inbox.close()
+            else:
+                inbox.pause()
+    except ExceptionGroup as fault:
+        raise fault.exceptions[0] from None
 
 
 async def _succeeded(old: AnyStage, new: AnyStage) -> AnyStage:
