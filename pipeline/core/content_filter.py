@@ -107,18 +107,20 @@ class ContentFilter:
         """What may leave of the text so far. Nothing once a rule has stopped it."""
         if self._cleans and text:
             text = text.translate(_CLEANED)
+        if self._rules is None:
+            return self._let_go(text)
         self._text += text
-        return self._let_go() if self._rules is None else self._take(self._rules, is_last=False)
+        return self._take(self._rules, is_last=False)
 
     def flush(self) -> str:
         """The text has ended."""
-        return self._let_go() if self._rules is None else self._take(self._rules, is_last=True)
+        return self._let_go("") if self._rules is None else self._take(self._rules, is_last=True)
 
-    def _let_go(self) -> str:
-        """All of it: there is no rule."""
-        out = self._text[self._at :]
-        self._text = self._text[-1:]
-        self._at = len(self._text)
+    def _let_go(self, text: str) -> str:
+        """And all that another one's rules have held: there is none now."""
+        out = self._text[self._at :] + text
+        if out:
+            self._text, self._at = out[-1], 1
         return out
 
     def _take(self, rules: Rules, *, is_last: bool) -> str:
