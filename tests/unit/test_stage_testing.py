@@ -81,7 +81,7 @@ def test_another_goes_on_where_it_is_told_to() -> None:
 
 
 def test_its_fault_is_the_tests_fault() -> None:
-    with pytest.raises(ValueError, match="^1$"):
+    with pytest.raises(ValueError, match=r"^1$"):
         asyncio.run(run_alone(Forgetful, NoOptions(), STEPS))
     with pytest.raises(AssertionError, match=r"Forgetful\.State is None: it cannot be swapped"):
         asyncio.run(run_alone(Forgetful, NoOptions(), [], swap_after=0))
