@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from pipeline.messages import TextBatch, TokenBatch
-from pipeline.runtime.stage import NoOptions, StageContext
+from pipeline.runtime.stage import NoOptions, NoState, Stage, StageContext
 from pipeline.stages.detokenize import Detokenize
 
 
@@ -101,3 +101,15 @@ class Slow(Detokenize):
 class Blocking(Detokenize):
     async def handle(self, batch: Sequence[TokenBatch]) -> None:
         time.sleep(3600)  # noqa: ASYNC251 - that is what is wrong with it
+
+
+class Calm(Stage[TextBatch, NoOptions]):
+    """In the place of the filter, with nothing to know."""
+
+    takes = (TextBatch,)
+    gives = (TextBatch,)
+    State = NoState
+
+    async def handle(self, batch: Sequence[TextBatch]) -> None:
+        for step in batch:
+            await self.ctx.outlet(TextBatch).send(step)

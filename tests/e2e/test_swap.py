@@ -55,6 +55,27 @@ def test_every_stage_is_swapped_under_live_streams() -> None:
     asyncio.run(main())
 
 
+def test_one_that_knows_other_things_waits_until_there_is_nothing_to_know() -> None:
+    async def main() -> None:
+        async with serving(byte_card(), PacedRunner, "[stages.filter]\n") as server:
+            swapper = Swapper(server.pipeline, rehearses=False, bounds=SHORT)
+            async with streaming(server.url, 6, 60, fake_text) as streams:
+                await server.steps(5)
+                calm = Order("tests.e2e.stages_to_swap:Calm")
+                assert (await swapper.swap("filter", calm)).ending == "swapped"
+                num_ended = streams.num_ended  # all that were live have ended, the next wait at the door
+                assert num_ended >= 6
+                refused = await swapper.swap("filter", replace(same(server, "filter"), drain_s=0.0))
+                assert refused.ending == "swapped"  # Calm never knows anything: nothing is waited for
+                late = await swapper.swap("filter", replace(calm, drain_s=0.0))
+                assert late.reason == "requests of before were still under way after 0 s"
+                while streams.num_ended < num_ended + 6:  # noqa: ASYNC110 - streams tell nobody
+                    await asyncio.sleep(0.01)
+            await server.rest()
+
+    asyncio.run(main())
+
+
 class SteadyRunner(FakeRunner):
     """Takes 4 ms a step."""
 
