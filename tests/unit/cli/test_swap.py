@@ -1,7 +1,6 @@
 """The command line of `stageline swap`; the rest is in tests/e2e/test_swap_command.py."""
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 import pytest
