@@ -14,7 +14,9 @@ from pipeline.checkpoint.card import ModelCard
 from pipeline.doctor.facts import Facts
 from pipeline.doctor.laws import conservation
 from pipeline.errors import ConfigError
+from pipeline.runtime.swap import Ending
 from pipeline.runtime.testing import FakeRunner
+from pipeline.swapping import Order, Swapper
 from pipeline.telemetry.perfetto import Recorded, chrome_trace
 from tests.e2e.odd_graphs import LATE_S
 from tests.e2e.saying import SayingRunner
@@ -143,6 +145,33 @@ def test_everything_that_is_seen_knows_the_further_stages(fake_card: ModelCard) 
             assert facts.num_taken == 3 and conservation(facts).holds
             trace = chrome_trace(Recorded.of(pipeline.trace, pipeline.telemetry.journal, 0))
             assert b'"tokenize_urgent"' in trace
+
+    asyncio.run(main())
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("toml", "name", "use"),
+    [
+        (TWO_POOLS, "tokenize_urgent", "pipeline.stages.tokenize:Tokenize"),
+        (HOUSE_RULES, "house_rules", "pipeline.stages.filter:Filter"),
+    ],
+)
+def test_a_further_stage_is_swapped_under_load(fake_card: ModelCard, toml: str, name: str, use: str) -> None:
+    async def main() -> None:
+        async with serving(fake_card, FakeRunner, toml) as server:
+            async with aiohttp.ClientSession() as session:
+                asked = [
+                    asyncio.create_task(ask(session, server.url, priority=1, max_tokens=2000))
+                    for _ in range(4)
+                ]
+                before = server.pipeline.stages[name][0]
+                swapped = await Swapper(server.pipeline).swap(name, Order(use))
+                assert swapped.ending is Ending.SWAPPED, swapped
+                asked.append(asyncio.create_task(ask(session, server.url, priority=1, max_tokens=2000)))
+                texts = {(await each)["choices"][0]["text"] for each in asked}
+                assert len(texts) == 1 and server.pipeline.stages[name][0] is not before
+            await server.rest()
 
     asyncio.run(main())
 
