@@ -41,7 +41,7 @@ def verdict(times: Times) -> str:
     words = f"b is not told apart from a in {times.rounds} rounds: {taken}."
     if times.median_ratio.verdict != NOT_TOLD_APART:
         return f"{words} Its median message is {times.median_ratio.verdict}: see p99 for what is not."
-    return f"{words} To see less than {max(ratio.high - 1, 1 - ratio.low):.1%}, ask for more rounds."
+    return f"{words} A smaller difference needs more rounds to be seen."
 
 
 def _table(stage: str, times: Times) -> Table:

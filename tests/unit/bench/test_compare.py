@@ -2,29 +2,22 @@
 
 import asyncio
 import dataclasses
-import gc
-import sys
 from collections.abc import Callable
-from time import perf_counter_ns
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import pytest
 from msgspec.structs import replace
 
-from pipeline import assemble
 from pipeline.assemble import StageClass
 from pipeline.bench.compare.answers import Answers, compare_answers
 from pipeline.bench.compare.input import Input
 from pipeline.bench.compare.rounds import Times, Timing, time_rounds
-from pipeline.bench.compare.side import BUILT_IN, Side, variant
+from pipeline.bench.compare.side import BUILT_IN
 from pipeline.bench.feeds import feed_for
 from pipeline.bench.samples import STOP, Load
 from pipeline.checkpoint.card import ModelCard
-from pipeline.config import loads
-from pipeline.core.import_path import resolve
 from pipeline.messages import (
     Cancel,
-    DeviceReady,
     FinishReason,
     SampledBatch,
     StepHandle,
@@ -34,63 +27,14 @@ from pipeline.messages import (
     TokenizedRequest,
 )
 from pipeline.runtime.bridge import RunnerFactory
-from pipeline.runtime.testing import FakeRunner
 from pipeline.stages.execute import Execute
 from pipeline.stages.tokenize import Tokenize
 from tests.unit.bench import spoiled as by
+from tests.unit.bench.sides import CONFIG, STAGES, STEP_US, built_in, runner, side
 
 R = TypeVar("R")
 ROWS, TIMED_ROWS = 6, 32
-CONFIG = loads(
-    """
-    [stages.tokenize]
-    workers = 1
-    options.max_batch = 1
-    [stages.filter.options]
-    rules = [{ terms = ["clocks"], action = "stop" }, { terms = ["owner"] }]
-    """,
-    "the test",
-)
-CONFIGURED = assemble.check(CONFIG)
-CAPACITY = DeviceReady(num_blocks=4096, block_size=16, max_num_seqs=32, max_num_batched_tokens=4096)
-STAGES = ("tokenize", "schedule", "execute", "sample", "detokenize", "filter", "stream")
-STEP_US = 200.0
-
-
-@pytest.fixture(autouse=True)
-def little_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To collect all of a test process's for each stand would take most of the time here."""
-    monkeypatch.setattr(gc, "collect", lambda: 0)
-
-
-@pytest.fixture
-def candidate(monkeypatch: pytest.MonkeyPatch) -> Callable[[StageClass], str]:
-    """Gives a class an import path."""
-
-    def path(stage_class: StageClass) -> str:
-        monkeypatch.setattr(sys.modules[__name__], "Candidate", stage_class, raising=False)
-        return f"{__name__}:Candidate"
-
-    return path
-
-
-def built_in(stage: str) -> StageClass:
-    use = next(node.use for node in CONFIG.graph.nodes if node.name == stage)
-    return cast(StageClass, resolve(stage, use))
-
-
-def spin(_: StepPlan, us: float = STEP_US) -> None:
-    until_ns = perf_counter_ns() + us * 1e3
-    while perf_counter_ns() < until_ns:
-        pass
-
-
-def runner(us: float = STEP_US) -> RunnerFactory:
-    return RunnerFactory(lambda: cast(Any, FakeRunner(CAPACITY, lambda plan: spin(plan, us))))
-
-
-def side(name: str, stage: str, card: ModelCard, use: str = BUILT_IN) -> Side:
-    return Side(name, stage, variant(CONFIGURED, stage, use, {}, f"--{name}"), card, runner())
+pytestmark = pytest.mark.usefixtures("little_garbage")
 
 
 def fed(stage: str, card: ModelCard) -> Input:

@@ -1,5 +1,4 @@
 import asyncio
-import gc
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,10 +15,7 @@ from tests.unit.bench import spoiled as by
 QUICK = ["--fake", "--rows", "4", "--steps", "10", "--rounds", "6"]
 
 
-@pytest.fixture(autouse=True)
-def little_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To collect all of a test process's for each stand would take most of the time here."""
-    monkeypatch.setattr(gc, "collect", lambda: 0)
+pytestmark = pytest.mark.usefixtures("little_garbage")
 
 
 class LittleOptions(NoOptions, frozen=True):
