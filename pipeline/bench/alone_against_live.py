@@ -178,7 +178,7 @@ def _alone(folder: Path, stage: str, file: str, args: argparse.Namespace) -> dic
     """What `stageline bench` says, in a process of its own."""
     command = [sys.executable, "-m", "pipeline", "bench", stage, "--replay", str(folder / file)]
     command += ["--rate", "recorded", "--no-allocations", "--json"]
-    command += ["--fake"] if args.fake is not None else []
+    command += ["--fake", str(args.fake)] if args.fake is not None else []
     for option, value in (("--config", args.config), ("--model", args.model)):
         command += [option, value] if value else []
     print(f"{stage} alone ...", file=sys.stderr)

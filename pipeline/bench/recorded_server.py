@@ -9,11 +9,10 @@ Then the recordings are in the folder, and LIVE beside them says what the trace 
 import asyncio
 import os
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter_ns
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import uvloop
@@ -21,13 +20,14 @@ from msgspec.structs import replace
 
 from pipeline import assemble, logs
 from pipeline.bench.measure import quantile
+from pipeline.bench.sources import fake_runner
 from pipeline.checkpoint.fake import byte_card
 from pipeline.checkpoint.model import load_card
 from pipeline.config import Config, load, override
 from pipeline.errors import StagelineError
 from pipeline.recordings.wanted import Wanted
 from pipeline.runtime.bridge import RunnerFactory
-from pipeline.runtime.testing import DEFAULT_CAPACITY, FakeRunner
+from pipeline.runtime.testing import DEFAULT_CAPACITY
 from pipeline.runtime.trace import Point, TracePoint
 
 LIVE = "live.json"
@@ -134,8 +134,7 @@ async def _recorded(
 def _runner(settings: ServerSettings) -> RunnerFactory | None:
     if settings.fake_step_ms is None:
         return None
-    seconds = settings.fake_step_ms / 1e3
-    return RunnerFactory(lambda: cast(Any, FakeRunner(DEFAULT_CAPACITY, lambda plan: time.sleep(seconds))))
+    return fake_runner(DEFAULT_CAPACITY, settings.fake_step_ms)
 
 
 def _place(settings: ServerSettings) -> None:

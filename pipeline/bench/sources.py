@@ -1,6 +1,7 @@
 """Sources: where the messages of a benched stage come from, and the configuration it is benched under."""
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Mapping
 from typing import Any, cast
 
 from msgspec.structs import replace
@@ -54,9 +55,19 @@ def _open_door(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def of_samples(
-    blueprint: Blueprint, stage: str, card: ModelCard, *, num_rows: int, num_messages: int, is_fake: bool
+    blueprint: Blueprint,
+    stage: str,
+    card: ModelCard,
+    *,
+    num_rows: int,
+    num_messages: int,
+    fake_step_ms: float | None,
 ) -> Alone:
-    """Messages as of a server under steady load."""
+    """Messages as of a server under steady load.
+
+    Args:
+        fake_step_ms: see fake_runner; None: the device that config describes.
+    """
     load, graph = Load.of(card, num_rows), blueprint.graph
     num_requests = num_messages + max(num_messages // 10, WARM_UP)
 
@@ -65,12 +76,12 @@ def of_samples(
             return at_the_door.samples(load, num_requests)
         return feed_for(stage, load, graph)
 
-    runner = fake_runner(room_for(num_rows)) if is_fake else None
+    runner = None if fake_step_ms is None else fake_runner(room_for(num_rows), fake_step_ms)
     return Alone(blueprint, stage, card, runner, new_feed, num_messages)
 
 
 def of_recording(
-    blueprint: Blueprint, stage: str, card: ModelCard, recording: Recording, *, is_fake: bool
+    blueprint: Blueprint, stage: str, card: ModelCard, recording: Recording, *, fake_step_ms: float | None
 ) -> Alone:
     """A tenth of the recording warms up, the rest is measured. StagelineError: it is of another stage."""
     graph = blueprint.graph
@@ -82,22 +93,23 @@ def of_recording(
 
     feed = new_feed(Pace(None))
     needs = feed.needs if isinstance(feed, PlansReplay) else DEFAULT_CAPACITY
+    needs = replace(needs, block_size=DEFAULT_CAPACITY.block_size)
     num_warm = feed.num_messages // 10
     return Alone(
         blueprint,
         stage,
         card,
-        fake_runner(replace(needs, block_size=DEFAULT_CAPACITY.block_size)) if is_fake else None,
+        None if fake_step_ms is None else fake_runner(needs, fake_step_ms),
         new_feed,
         feed.num_messages - num_warm,
         num_warm,
     )
 
 
-def fake_runner(capacity: DeviceReady) -> RunnerFactory:
-    """One that costs nothing."""
-    make: Callable[[], Any] = lambda: FakeRunner(capacity)  # noqa: E731
-    return RunnerFactory(cast(Any, make))
+def fake_runner(capacity: DeviceReady, step_ms: float = 0.0) -> RunnerFactory:
+    """One that computes nothing, for so long."""
+    wait = (lambda plan: time.sleep(step_ms / 1e3)) if step_ms else None
+    return RunnerFactory(lambda: cast(Any, FakeRunner(capacity, wait)))
 
 
 def room_for(num_rows: int) -> DeviceReady:

@@ -7,7 +7,7 @@ Its runner costs nothing, so all that is measured is the pipeline.
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from time import perf_counter, process_time
@@ -22,7 +22,6 @@ from pipeline.bench.scrape import Key, moved, scrape
 from pipeline.bench.server import HOST, ServerSettings, blueprint_of
 from pipeline.errors import StagelineError
 from pipeline.messages import DeviceReady
-from pipeline.topology import NODES
 
 PROMPT = "The quick brown fox jumps over the lazy dog; then it sits down to think."
 BLOCK_SIZE = 16
@@ -105,11 +104,13 @@ async def measure(settings: WholeSettings) -> WholeResult:
         settings.recorded,
         settings.profile,
     )
-    blueprint_of(server)  # a fault of the configuration shows here, not in another process
+    names = blueprint_of(
+        server
+    ).graph.names  # a fault of the configuration shows here, not in another process
     with cores.kept_to(division.clients if division else None):
         async with _started(server) as port:
             before, after = await _load(settings, port)
-    return _result(before, after, is_pinned=division is not None)
+    return _result(before, after, names[1:], is_pinned=division is not None)
 
 
 async def _load(settings: WholeSettings, port: int) -> tuple[_Mark, _Mark]:
@@ -175,10 +176,11 @@ def _capacity(settings: WholeSettings) -> DeviceReady:
     )
 
 
-def _result(before: _Mark, after: _Mark, *, is_pinned: bool) -> WholeResult:
+def _result(before: _Mark, after: _Mark, names: Sequence[str], *, is_pinned: bool) -> WholeResult:
+    """`names`: of the stages whose inboxes are looked at."""
     change = moved(before.counters, after.counters)
     steps = change.get(("stageline_steps_total", ""), 0.0)
-    busy_s = {node.name: change[("stageline_stage_busy_seconds_total", node.name)] for node in NODES[1:]}
+    busy_s = {name: change[("stageline_stage_busy_seconds_total", name)] for name in names}
     return WholeResult(
         seconds=after.at_s - before.at_s,
         is_pinned=is_pinned,
@@ -191,7 +193,7 @@ def _result(before: _Mark, after: _Mark, *, is_pinned: bool) -> WholeResult:
         client_cpu_s=after.client_cpu_s - before.client_cpu_s,
         steps=steps,
         busy_s=busy_s | {"device": change.get(("stageline_device_busy_seconds_total", ""), 0.0)},
-        links=[_link_cost(change, node.name, max(steps, 1.0)) for node in NODES[1:]],
+        links=[_link_cost(change, name, max(steps, 1.0)) for name in names],
     )
 
 

@@ -63,7 +63,12 @@ def add_arguments(parser: argparse.ArgumentParser, stage: str | None) -> None:
     )
     parser.add_argument("--model", metavar="REF", help="model reference; default: the config's")
     parser.add_argument(
-        "--fake", action="store_true", help="a byte tokenizer and a runner that costs nothing"
+        "--fake",
+        type=_step_ms,
+        nargs="?",
+        const=0.0,
+        metavar="MS",
+        help="a byte tokenizer, and a device whose steps take MS (none: no time) and compute nothing",
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="default: ./config.toml if there is one")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
@@ -132,7 +137,7 @@ def run(args: argparse.Namespace) -> int:
     """Measure one stage and print its figures."""
     config = override(load(args.config), model=args.model)
     blueprint = blueprint_for(config, args.stage)
-    card = byte_card() if args.fake else load_card(config.model.reference)
+    card = load_card(config.model.reference) if args.fake is None else byte_card()
     if args.fit is not None:
         return run_fit(args, blueprint, card)
     alone = _alone(args, blueprint, card)
@@ -146,11 +151,11 @@ def run(args: argparse.Namespace) -> int:
 def _alone(args: argparse.Namespace, blueprint: Blueprint, card: ModelCard) -> Alone:
     if args.replay is not None:
         recording = read_recording(args.replay)
-        return of_recording(blueprint, args.stage, card, recording, is_fake=args.fake)
+        return of_recording(blueprint, args.stage, card, recording, fake_step_ms=args.fake)
     if args.rate != MAX or args.clock != "real":
         raise ConfigError("--rate and --clock need --replay: samples come as fast as the stage takes them")
     return of_samples(
-        blueprint, args.stage, card, num_rows=args.rows, num_messages=args.steps, is_fake=args.fake
+        blueprint, args.stage, card, num_rows=args.rows, num_messages=args.steps, fake_step_ms=args.fake
     )
 
 
@@ -189,12 +194,16 @@ def run_fit(args: argparse.Namespace, blueprint: Blueprint, card: ModelCard) -> 
     """Fit, write the file, and say how far the fit is from what was measured."""
     max_model_len = blueprint.config.model.max_model_len or card.architecture.max_position
     if not args.fit:
-        runner = fake_runner(room_for(args.rows)) if args.fake else runner_factory(blueprint, card)
+        runner = (
+            runner_factory(blueprint, card)
+            if args.fake is None
+            else fake_runner(room_for(args.rows), args.fake)
+        )
         with _progress("timing steps") as progress:
             measured = fit_here(runner, card, max_model_len, progress)
     elif is_recording(path := Path(args.fit)):
         recording = read_recording(path)
-        alone = of_recording(blueprint, args.stage, card, recording, is_fake=args.fake)
+        alone = of_recording(blueprint, args.stage, card, recording, fake_step_ms=args.fake)
         measured = fit_recording(alone, recording, max_model_len)
     else:
         measured = fit_evidence(read_evidence(path), card, max_model_len)
@@ -227,6 +236,13 @@ def _count(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError("must be at least 1")
+    return value
+
+
+def _step_ms(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 60_000:
+        raise argparse.ArgumentTypeError("must be from 0 to 60000")
     return value
 
 

@@ -42,14 +42,18 @@ class Begun:
         self.num_left_out += known.count(False)
         if not any(known):
             return None
-        requests, logprobs = self._requests, message.logprobs
+        requests = self._requests
         left: TokenBatch | TextBatch = replace(
             _chosen(message, known),
             times=[times for times in message.times if times.request_id in requests],
             embeddings={key: value for key, value in message.embeddings.items() if key in requests},
-            logprobs=logprobs and _chosen(logprobs, [each in requests for each in logprobs.request_ids]),
+            logprobs=self._of_logprobs(message.logprobs),
+            scores=self._of_logprobs(message.scores),
         )
         return left
+
+    def _of_logprobs(self, told: Any) -> Any:
+        return told and _chosen(told, [each in self._requests for each in told.request_ids])
 
     def _of_plan(self, plan: StepPlan) -> StepPlan | None:
         for admitted in plan.admitted:
@@ -88,6 +92,7 @@ def _plan_of(plan: StepPlan, known: Sequence[bool]) -> StepPlan:
             if question.row in places
         ],
         pooled=[places[row] for row in plan.pooled if row in places],
+        scored=[replace(each, row=places[each.row]) for each in plan.scored if each.row in places],
     )
 
 
