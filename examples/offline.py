@@ -63,7 +63,11 @@ class Answers:
             shutil.copyfile(target, copy)
             os.replace(copy, self._part)
         self._file = self._part.open("a+b")
-        self._find()
+        try:
+            self._find()
+        except StagelineError:
+            self._file.close()
+            raise
 
     def __contains__(self, prompt_id: str) -> bool:
         return prompt_id in self._places

@@ -7,6 +7,7 @@ from examples import offline
 from pipeline.checkpoint.fake import byte_card
 from pipeline.config import Config
 from pipeline.embedded import Engine
+from pipeline.messages import StepPlan
 from pipeline.runtime.bridge import RunnerFactory
 from pipeline.runtime.testing import FakeRunner
 
@@ -21,6 +22,16 @@ def slow_engine(config: Config) -> Engine:
 
 def fast_engine(config: Config) -> Engine:
     return Engine(config, byte_card(), RunnerFactory(FakeRunner))
+
+
+def failing_engine(config: Config) -> Engine:
+    """Its 40th step fails."""
+
+    def fail(plan: StepPlan) -> None:
+        if plan.step_id == 40:
+            raise RuntimeError("the device burns")
+
+    return Engine(config, byte_card(), RunnerFactory(lambda: FakeRunner(before_step=fail)))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from examples import offline
-from tests.e2e.offline_fake import fast_engine
+from tests.e2e.offline_fake import failing_engine, fast_engine
 
 WORDS = ("--temperature", "0", "--max-tokens", "16", "--max-live", "4")
 COMMAND = (sys.executable, "-m", "tests.e2e.offline_fake")
@@ -174,6 +174,21 @@ def test_what_the_server_failed_on_is_asked_again(tmp_path: Path) -> None:
     part_of(answers).write_text('{"id": "a", "error": {"message": "It failed.", "status": 500}}\n')
     assert run(prompts, answers) == 0
     assert [line["num_output_tokens"] for line in read(answers)] == [16]
+
+
+def test_a_pipeline_that_crashes_answers_nothing_more(
+    prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of what it failed on, a few lines at most are errors; all else is as if it had not been asked."""
+    answers = tmp_path / "answers.jsonl"
+    (tmp_path / "my.toml").write_text("[stages.execute.options]\nmax_restarts = 0\n")
+    words = (*WORDS, "--config", str(tmp_path / "my.toml"))
+    assert offline.main([str(prompts), str(answers), *words], failing_engine) == 2
+    assert "execute" in capsys.readouterr().err
+    done = read(part_of(answers))
+    assert 0 < len(done) < 60 and not any("error" in line for line in done)
+    assert run(prompts, answers) == 0
+    assert not any("error" in line for line in read(answers))
 
 
 @pytest.mark.model

@@ -7,7 +7,8 @@ import pytest
 
 from examples.house_rules.graph import HOUSE_RULES
 from examples.two_pools.graph import TWO_POOLS
-from pipeline import graph_rules
+from pipeline import assemble, graph_rules
+from pipeline import config as configuration
 from pipeline.errors import ConfigError
 from pipeline.messages import (
     Cancel,
@@ -171,3 +172,12 @@ def test_a_stage_may_stand_on_the_cycle() -> None:
     graph = WHOLE.between("schedule", "execute", EXTRA)
     assert not list(graph_rules.faults(graph))
     assert graph_rules.step_cycle(graph) == ("schedule", "extra", "execute", "sample")
+
+
+def test_every_inbox_on_the_cycle_holds_the_credits() -> None:
+    toml = '[topology]\nuse = "tests.e2e.odd_graphs:LATE"\n[stages.schedule.options]\ncredits = 4\n'
+    assemble.check(configuration.loads(toml, "my.toml"))
+    with pytest.raises(
+        ConfigError, match=r"^my\.toml: stages\.late_plan\.inbox = 3: must be at least .* is 4$"
+    ):
+        assemble.check(configuration.loads(toml + "[stages.late_plan]\ninbox = 3\n", "my.toml"))
