@@ -1,5 +1,6 @@
 """A running server's admin port, as the commands ask it."""
 
+import os
 import shutil
 import urllib.error
 import urllib.request
@@ -44,10 +45,10 @@ class AdminPort:
             return response.read()
 
     def save(self, path: str, out: Path) -> None:
-        """The answer's body, into a file."""
+        """The answer's body, into a new file that only the user can read."""
         with self._answer("GET", path) as response:
             try:
-                with out.open("xb") as file:
+                with open(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                     shutil.copyfileobj(response, file)
             except OSError as error:
                 raise StagelineError(f"{out}: cannot be written: {error.strerror}") from error

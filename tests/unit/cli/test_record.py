@@ -73,6 +73,7 @@ def test_ctrl_c_keeps_what_there_is(tmp_path: Path) -> None:
         assert server.pipeline.recordings.states() == []
 
     with_server(tmp_path, do)
+    assert (tmp_path / "mine.rec").stat().st_mode & 0o777 == 0o600
     recording = read(tmp_path / "mine.rec")
     assert sum(len(entry.message.token_ids) for entry in recording.entries) == 3 * 40
     assert {type(entry.message) for entry in recording.entries} == {TokenBatch}

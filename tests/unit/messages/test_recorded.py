@@ -12,23 +12,27 @@ from pipeline.errors import StagelineError
 from pipeline.messages import (
     Cancel,
     ClearPins,
+    ClientSink,
     DeviceReady,
     DiskReady,
     FinishReason,
     GenerateRequest,
+    LogprobsSink,
     Open,
     Room,
     SamplingParams,
     Shelved,
+    StepHandle,
     StepPlan,
     Terms,
     TokenBatch,
     TokenCall,
     TokenizedRequest,
+    TokenReply,
     Wake,
 )
 from pipeline.messages.recorded import decode, encode, is_ready, kind_of
-from pipeline.messages.stand_ins import TAKES_ALL, RecordedStep
+from pipeline.messages.stand_ins import TAKES_ALL, RecordedStep, TakesAll
 from pipeline.runtime.testing import FakeHandle
 from pipeline.topology import WHOLE
 from tests.any_message import any_message
@@ -86,6 +90,15 @@ def test_who_waits_for_an_answer_is_stood_for() -> None:
     assert opened == Open(1, TAKES_ALL, 2, logprobs_sink=TAKES_ALL, credits=5)
     assert again(Open(1, TAKES_ALL, 2)).logprobs_sink is None
     assert again(TokenCall(TAKES_ALL, prompt="hello")).reply is TAKES_ALL
+
+
+@pytest.mark.parametrize(
+    ("stands_for", "stand_in"),
+    [(StepHandle, RecordedStep), *((each, TakesAll) for each in (ClientSink, LogprobsSink, TokenReply))],
+)
+def test_stand_ins_have_all_that_they_stand_for(stands_for: type, stand_in: type) -> None:
+    members = {name for name in vars(stands_for) if not name.startswith("_")}
+    assert members and members <= set(dir(stand_in))
 
 
 def test_what_a_disk_keeps_and_its_secret_are_not_written() -> None:

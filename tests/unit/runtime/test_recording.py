@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ from pipeline.errors import StagelineError
 from pipeline.messages import Cancel, FinishReason, Grant
 from pipeline.messages.recorded import SCHEMA, encode, kind_of
 from pipeline.runtime.recording import FRAME, HEADER, MAGIC, VERSION, Batch, Header, Written, frame, read
-from pipeline.runtime.recording_file import RecordingFile
+from pipeline.runtime.recording_file import FLUSH_NS, RecordingFile
 
 HEAD = Header(
     schema=SCHEMA,
@@ -85,6 +86,22 @@ def test_it_never_grows_past_its_bound(tmp_path: Path) -> None:
     file.join()
     assert 1500 < path.stat().st_size <= 2000
     assert len({entry.batch for entry in read(path).entries}) == file.num_batches >= num_added > 2
+
+
+def test_what_a_killed_server_leaves_is_up_to_half_a_second_old(tmp_path: Path) -> None:
+    path = tmp_path / "a.rec"
+    file = RecordingFile(path, HEAD, 1 << 20)
+    for taken_ns in (100, 200, FLUSH_NS, FLUSH_NS + 300):
+        assert add(file, Batch(taken_ns, 0, [written(Grant(1, 8))]))
+    until = monotonic() + 10
+    while file._num_written < file._num_packed and monotonic() < until:
+        sleep(0.001)
+    left = read(path)
+    assert [entry.taken_ns for entry in left.entries] == [100, 200]
+    assert left.end is None and "cut off at byte" in left.cut
+    file.end("", 0)
+    file.join()
+    assert len(read(path).entries) == 4
 
 
 def test_cut_off_anywhere_it_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
