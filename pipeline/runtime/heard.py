@@ -1,4 +1,4 @@
-"""Heard: sinks that tell what they are given, so that what stream does can be compared."""
+"""Heard: sinks and replies that tell what they are given, for not all that a stage says is a message."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from pipeline.errors import RequestError
-from pipeline.messages import ClientSink, Completion, LogprobsSink, Open, TokenLogprob
-from pipeline.runtime.equivalence import Done, Failed, Spelled, Written
+from pipeline.messages import ClientSink, Completion, LogprobsSink, Open, TokenCall, TokenLogprob
+from pipeline.runtime.facts import Done, Failed, Replied, Spelled, Written
 
 Hear = Callable[[object], None]
 
@@ -54,9 +54,27 @@ class HeardSink:
         return False if self._sink is None else self._sink.is_away()
 
 
+class HeardReply:
+    """Likewise, for what a TokenCall is answered."""
+
+    def __init__(self, call: TokenCall, hear: Hear) -> None:
+        self._call = call
+        self._hear = hear
+
+    def tokens(self, value: list[int] | str) -> None:
+        self._hear(Replied(self._call, value))
+        self._call.reply.tokens(value)
+
+    def error(self, error: RequestError) -> None:
+        self._hear(Replied(self._call, error))
+        self._call.reply.error(error)
+
+
 def heard(message: Any, hear: Hear) -> Any:
-    """A message to stream, with what its sink is given told to `hear` as well."""
-    if not isinstance(message, Open):
-        return message
-    sink = HeardSink(message.request_id, hear, message.sink, message.logprobs_sink)
-    return replace(message, sink=sink, logprobs_sink=None if message.logprobs_sink is None else sink)
+    """A message to a stage. Where somebody to be told comes with it, what he is told goes to `hear` too."""
+    if isinstance(message, Open):
+        sink = HeardSink(message.request_id, hear, message.sink, message.logprobs_sink)
+        return replace(message, sink=sink, logprobs_sink=None if message.logprobs_sink is None else sink)
+    if isinstance(message, TokenCall):
+        return replace(message, reply=HeardReply(message, hear))
+    return message

@@ -33,7 +33,8 @@ from pipeline.messages import (
     TokenLogprob,
 )
 from pipeline.runtime.comparison import Comparison
-from pipeline.runtime.equivalence import BY_REQUEST, MESSAGES, Equivalence, is_time
+from pipeline.runtime.equivalence import BY_REQUEST, MESSAGES, Equivalence
+from pipeline.runtime.facts import is_time
 
 LOAD = replace(Load.of(byte_card(), 4), num_tokens=12, num_sequences=8, stop=STOP)
 STEPS = list(enumerate(steps(LOAD), 1))

@@ -74,9 +74,7 @@ def test_a_stage_is_equivalent_to_itself_and_as_fast(stage: str, fake_card: Mode
     assert 0.2 < times.median_ratio.value < 5
 
 
-def test_a_wrong_copy_is_caught(
-    fake_card: ModelCard, candidate: Callable[[StageClass], str]
-) -> None:
+def test_a_wrong_copy_is_caught(fake_card: ModelCard, candidate: Callable[[StageClass], str]) -> None:
     recording = recorded("detokenize", fake_card)
     wrong = candidate(by.spoiled(built_in("detokenize"), TextBatch, by.loses_a_character))
     a, b = side("a", "detokenize", fake_card), side("b", "detokenize", fake_card, wrong)

@@ -17,12 +17,14 @@ from pipeline.messages import (
     TextBatch,
     Timings,
     TokenBatch,
+    TokenCall,
     TokenizedRequest,
     TokenLogprob,
 )
 from pipeline.messages import SamplingParams as Params
 from pipeline.runtime.comparison import Comparison, Difference
-from pipeline.runtime.equivalence import BY_REQUEST, MESSAGES, About, Equivalence, Key, Written, plain
+from pipeline.runtime.equivalence import BY_REQUEST, MESSAGES, Equivalence, Key
+from pipeline.runtime.facts import About, Written, plain
 from pipeline.runtime.heard import HeardSink, heard
 from pipeline.runtime.testing import FakeHandle
 
@@ -253,6 +255,36 @@ def test_a_heard_sink_tells_and_passes_on() -> None:
     assert heard(Open(4, client, 1), told.append).logprobs_sink is None
     cancel = Cancel(1, STOP)
     assert heard(cancel, told.append) is cancel
+
+
+class Asker:
+    def __init__(self) -> None:
+        self.answers: list[object] = []
+
+    def tokens(self, value: list[int] | str) -> None:
+        self.answers.append(value)
+
+    def error(self, error: RequestError) -> None:
+        self.answers.append(error)
+
+
+def test_replies_are_compared_by_what_was_asked() -> None:
+    def replied(*answers: tuple[str, object]) -> list[object]:
+        told: list[object] = []
+        for prompt, answer in answers:
+            asker = Asker()
+            reply = heard(TokenCall(asker, prompt=prompt), told.append).reply
+            (reply.error if isinstance(answer, RequestError) else reply.tokens)(answer)
+            assert asker.answers == [answer]
+        return told
+
+    a = replied(("x", [1, 2]), ("y", RequestError("no")))
+    assert compared(a, replied(("y", RequestError("no")), ("x", [1, 2]))) == []
+    (found,) = compared(a, replied(("x", [1, 3]), ("y", RequestError("no"))))
+    assert found.what.startswith("reply to {")
+    assert found.what.endswith("[1]")
+    (found,) = compared(a, replied(("x", [1, 2]), ("y", RequestError("not so"))))
+    assert found.what.endswith(".message")
 
 
 def said_to_sink(*calls: tuple[str, object]) -> list[object]:
