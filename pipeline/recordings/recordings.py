@@ -79,6 +79,7 @@ class Recordings:
         self._kept: dict[str, _Kept] = {}
         self._beginning = asyncio.Lock()
         self._words: tuple[list[int], frozenset[int]] | None = None
+        self._is_closed = False
 
     async def start(self) -> None:
         """Begin those of the configuration. Raises ConfigError."""
@@ -89,6 +90,8 @@ class Recordings:
                 raise ConfigError(f"trace.record: {error}") from error
 
     async def stop(self) -> None:
+        async with self._beginning:
+            self._is_closed = True
         for kept in self._kept.values():
             await kept.recorder.stop("the server ended")
 
@@ -121,10 +124,13 @@ class Recordings:
     async def remove(self, name: str) -> None:
         """End it, and delete its file. Raises RequestError."""
         await self.end(name)
-        kept = self._kept.pop(name)
-        await asyncio.to_thread(kept.recorder.file.path.unlink, missing_ok=True)
+        kept = self._kept.pop(name, None)
+        if kept is not None:
+            await asyncio.to_thread(kept.recorder.file.path.unlink, missing_ok=True)
 
     def _checked(self, wanted: Wanted) -> tuple[Place, Bounds]:
+        if self._is_closed:
+            raise RequestError("The server is ending.", status=503, code="draining")
         try:
             place = place_named(self._graph, wanted.link)
         except ValueError as error:
@@ -218,10 +224,10 @@ def _writing(redactor: Redactor | None, kind: type) -> Writing:
     name = codec.kind_of_type(kind)
     is_ready = codec.is_ready if name == StepHandle.__name__ else None
     encode = codec.encoder(name)
-    if redactor is not None:
-        redacted, plain = redactor.redacted, encode
-        encode = lambda message: plain(redacted(codec.data_of(message)))  # noqa: E731
-    return Writing(name, encode, is_ready)
+    if redactor is None:
+        return Writing(name, encode, is_ready)
+    redacted = redactor.redacted
+    return Writing(name, lambda message: encode(redacted(codec.data_of(message))), is_ready)
 
 
 def _within(field: str, asked: N | None, most: N, at_least: float) -> N:
