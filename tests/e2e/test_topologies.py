@@ -1,11 +1,13 @@
 """Whole servers with other graphs, from config alone."""
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+from msgspec.structs import replace
 
 from pipeline import assemble
 from pipeline import config as configuration
@@ -15,7 +17,7 @@ from pipeline.doctor.facts import Facts
 from pipeline.doctor.laws import conservation
 from pipeline.errors import ConfigError
 from pipeline.runtime.swap import Ending
-from pipeline.runtime.testing import FakeRunner
+from pipeline.runtime.testing import DEFAULT_CAPACITY, FakeRunner
 from pipeline.swapping import Order, Swapper
 from pipeline.telemetry.perfetto import Recorded, chrome_trace
 from tests.e2e.odd_graphs import LATE_S
@@ -75,6 +77,29 @@ def test_a_full_batch_pool_refuses_batch_requests_alone(fake_card: ModelCard) ->
             blocked: Any = server.pipeline.stages["tokenize"][0]
             blocked.go_on.set()
             await asyncio.gather(*held)
+
+    asyncio.run(main())
+
+
+def test_an_urgent_request_passes_a_burst_that_fills_everything(fake_card: ModelCard) -> None:
+    """One sequence at a time, and more requests than schedule's inbox and its default queue would hold."""
+
+    def slow() -> FakeRunner:
+        return FakeRunner(replace(DEFAULT_CAPACITY, max_num_seqs=1), lambda _: time.sleep(0.001))
+
+    async def main() -> None:
+        toml = TWO_POOLS + "[stages.tokenize]\ninbox = 1024\n"
+        many = aiohttp.TCPConnector(limit=0)
+        async with serving(fake_card, slow, toml) as server, aiohttp.ClientSession(connector=many) as session:
+            burst = [asyncio.create_task(ask(session, server.url)) for _ in range(400)]
+            while server.scheduler.num_waiting < 330:  # noqa: ASYNC110 - the scheduler signals nobody
+                await asyncio.sleep(0.002)
+            before = sum(each.done() for each in burst)
+            assert (await ask(session, server.url, priority=1))["usage"]["completion_tokens"] == 8
+            assert sum(each.done() for each in burst) < before + 20
+            for each in burst:
+                each.cancel()
+            await asyncio.gather(*burst, return_exceptions=True)
 
     asyncio.run(main())
 
