@@ -20,6 +20,7 @@ from tests.documented import Block, Command, blocks, commands, section, write
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/stages.md").read_text()
 PATIENCE_S = 120
+AT_ONCE = ("stageline new-stage", "python -m pytest")
 
 
 class Newcomer:
@@ -36,12 +37,14 @@ class Newcomer:
         self._server: subprocess.Popen[str] | None = None
         self._said: list[str] = []
 
-    def follow(self, block: Block) -> None:
-        if block.word == "serve":
+    def follow(self, block: Block, *, asks: bool = True) -> None:
+        """Args: asks: also run what needs a server, or takes long."""
+        if block.word == "serve" and asks:
             self._serve(commands(block)[0])
         elif block.language == "console":
             for command in commands(block):
-                self._run(command)
+                if asks or command.line.startswith(AT_ONCE):
+                    self._run(command)
         elif block.word:
             write(block, self.folder)
 
@@ -119,6 +122,12 @@ def newcomer(folder: Path) -> Iterator[Newcomer]:
         yield someone
     finally:
         someone.stop()
+
+
+def test_from_new_stage_to_a_stage_that_passes_its_tests(tmp_path: Path) -> None:
+    with newcomer(tmp_path) as someone:
+        for block in blocks(section(PAGE, "Ten minutes")):
+            someone.follow(block, asks=False)
 
 
 @pytest.mark.nightly
