@@ -202,6 +202,26 @@ def test_other_graphs_run_in_it(fake_card: ModelCard) -> None:
     asyncio.run(main())
 
 
+def test_urgent_calls_do_not_wait_behind_batch_calls_that_wait(fake_card: ModelCard) -> None:
+    blocked = '[stages.tokenize]\nuse = "tests.e2e.blocked:BlockedTokenize"\nworkers = 1\ninbox = 1\n'
+    graph = '[topology]\nuse = "examples.two_pools.graph:TWO_POOLS"\n'
+    toml = f"{graph}{blocked}[stages.tokenize_urgent]\ninbox = 1\n"
+
+    async def main() -> None:
+        async with engine_of(fake_card, toml) as engine:
+            batch = [asyncio.ensure_future(engine.generate("Hi", max_tokens=2)) for _ in range(9)]
+            await asyncio.sleep(0.02)
+            urgent = (engine.generate("Hi", priority=1, max_tokens=2) for _ in range(20))
+            answers = await asyncio.wait_for(asyncio.gather(*urgent), 5)
+            assert [answer.num_output_tokens for answer in answers] == [2] * 20
+            assert not any(each.done() for each in batch)
+            stage: Any = engine.pipeline.stages["tokenize"][0]
+            stage.go_on.set()
+            assert [each.num_output_tokens for each in await asyncio.gather(*batch)] == [2] * 9
+
+    asyncio.run(main())
+
+
 def test_it_needs_no_http() -> None:
     """Nor the device's libraries, with a runner that has none."""
     program = """

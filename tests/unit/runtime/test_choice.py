@@ -47,19 +47,34 @@ def test_one_that_is_full_holds_no_other_up() -> None:
 
 def test_room_is_what_any_message_finds() -> None:
     async def main() -> None:
-        choice, inboxes = three()
+        choice, _ = three()
         assert choice.room() == 2
         assert choice.offer(50)
         assert choice.room() == 1
         assert choice.offer(51)
         assert choice.room() == 0
+        assert choice.offer(500)
+
+    asyncio.run(main())
+
+
+def test_whoever_waits_looks_again_wherever_room_is_made() -> None:
+    async def main() -> None:
+        choice, inboxes = three()
         told: list[int] = []
+        assert choice.offer(1) and choice.offer(50) and choice.offer(51)
         choice.when_room(lambda: told.append(choice.room()))
-        assert choice.offer(1)
+        choice.when_room(lambda: told.append(-1))
         await inboxes[0].recv_many()
-        assert told == []  # that was not what was full
+        assert told == [0, -1]
         await inboxes[1].recv_many()
-        assert told == [2]
+        assert told == [0, -1], "once"
+        for _ in range(3):
+            assert choice.offer(50)
+            choice.when_room(lambda: told.append(choice.room()))
+            await inboxes[1].recv_many()
+        assert told[2:] == [2, 2, 2]
+        assert len(inboxes[2]._room_callbacks) == 1, "one that has no reader is asked once"
 
     asyncio.run(main())
 
