@@ -3,7 +3,7 @@
 import asyncio
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -61,24 +61,18 @@ def fit_evidence(evidence: Evidence, card: ModelCard, max_model_len: int) -> Mea
     )
 
 
-def fit_recording(alone: Alone, recording: Recording, max_model_len: int) -> Measured:
-    """From steps as they were recorded on their way to sample; or, of those to execute, as they run here."""
+def fit_recorded(recording: Recording, max_model_len: int) -> Measured | None:
+    """From steps that were recorded on their way to sample, as they were timed then; None: there are none."""
     steps = [entry.message for entry in recording.entries if isinstance(entry.message, RecordedStep)]
-    if steps:
-        timed = [Timed(work_of(step.plan), step.end_ns - step.begin_ns) for step in steps]
-        ready = replace(capacity_of([step.plan for step in steps]), block_size=_BLOCK_SIZE)
-    else:
-        timed, ready = _run(alone, recording)
-    timed = [step for step in timed if step.step_ns > 0]
-    terms = with_total(fit_steps(timed)[0], timed)
-    name = f"{recording.header.model}, a recording of {recording.header.stage}"
-    return Measured(
-        VERSION, name, "recording", ready, max_model_len, terms, HostCosts(), residual(terms, timed)
-    )
+    if not steps:
+        return None
+    timed = [Timed(work_of(step.plan), step.end_ns - step.begin_ns) for step in steps]
+    ready = replace(capacity_of([step.plan for step in steps]), block_size=_BLOCK_SIZE)
+    return _of_recording(recording, timed, ready, max_model_len)
 
 
-def _run(alone: Alone, recording: Recording) -> tuple[list[Timed], DeviceReady]:
-    """All steps of the recording, on the device that the stage opens; the first ones warm it up."""
+def fit_replayed(alone: Alone, recording: Recording, max_model_len: int) -> Measured:
+    """From the steps of a recording of execute, as they run here; the first ones warm the device up."""
     feed = PlansReplay(recording, Pace(None))
 
     async def run() -> None:
@@ -89,7 +83,18 @@ def _run(alone: Alone, recording: Recording) -> tuple[list[Timed], DeviceReady]:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
         loop.run(run())
     assert feed.ready is not None, "its steps have run"
-    return feed.timed[WARM_UP:], feed.ready
+    return _of_recording(recording, feed.timed[WARM_UP:], feed.ready, max_model_len)
+
+
+def _of_recording(
+    recording: Recording, timed: Sequence[Timed], ready: DeviceReady, max_model_len: int
+) -> Measured:
+    timed = [step for step in timed if step.step_ns > 0]
+    terms = with_total(fit_steps(timed)[0], timed)
+    name = f"{recording.header.model}, a recording of {recording.header.stage}"
+    return Measured(
+        VERSION, name, "recording", ready, max_model_len, terms, HostCosts(), residual(terms, timed)
+    )
 
 
 def is_recording(path: Path) -> bool:

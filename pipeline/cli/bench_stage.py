@@ -13,7 +13,7 @@ from rich.progress import Progress
 from pipeline.assemble import Blueprint, runner_factory
 from pipeline.bench.alone import Alone
 from pipeline.bench.encoding import EncodingRate, by_stage, one_by_one
-from pipeline.bench.fit import fit_evidence, fit_here, fit_recording, is_recording, read_evidence
+from pipeline.bench.fit import fit_evidence, fit_here, fit_recorded, fit_replayed, is_recording, read_evidence
 from pipeline.bench.profile import SUFFIXES, profiled, suffix_of
 from pipeline.bench.replay import MAX, RECORDED, Pace, read_recording
 from pipeline.bench.report import fit_report, stage_report
@@ -203,8 +203,11 @@ def run_fit(args: argparse.Namespace, blueprint: Blueprint, card: ModelCard) -> 
             measured = fit_here(runner, card, max_model_len, progress)
     elif is_recording(path := Path(args.fit)):
         recording = read_recording(path)
-        alone = of_recording(blueprint, args.stage, card, recording, fake_step_ms=args.fake)
-        measured = fit_recording(alone, recording, max_model_len)
+        measured = fit_recorded(recording, max_model_len) or fit_replayed(
+            of_recording(blueprint, args.stage, card, recording, fake_step_ms=args.fake),
+            recording,
+            max_model_len,
+        )
     else:
         measured = fit_evidence(read_evidence(path), card, max_model_len)
     out = args.out or Path("measured.json")

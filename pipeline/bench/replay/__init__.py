@@ -7,9 +7,11 @@ from pipeline.bench.replay.device import DeviceReplay
 from pipeline.bench.replay.messages import Messages
 from pipeline.bench.replay.pace import MAX, RECORDED, Pace
 from pipeline.bench.replay.plans import PlansReplay
+from pipeline.bench.replay.recorded_device import OF_ITSELF
 from pipeline.errors import StagelineError
 from pipeline.messages import StepHandle, StepPlan
 from pipeline.messages.recorded import SCHEMA, decode
+from pipeline.messages.stand_ins import RecordedStep
 from pipeline.runtime.recording import Recording, read
 from pipeline.topology import Graph
 
@@ -43,17 +45,27 @@ def replay_feed(
 
     Who gives steps to a device, or runs them, is answered (closed loop); every other stage is sent what was
     recorded (open loop). A recording may be replayed any number of times: what is sent are copies. Raises
-    StagelineError where it holds nothing of the kind.
+    StagelineError where it holds what no link leads there.
 
     Args:
         change: called with each copy but a plan, just before it is sent; what it gives is sent.
     """
     takes = {link.carries for link in graph.links if link.target == stage}
     gives = {link.carries for link in graph.links if link.source == stage}
+    _check_taken(recording, stage, takes)
     if StepPlan in gives:
         return DeviceReplay(recording, pace, change)
     if StepPlan in takes and StepHandle in gives:
         return PlansReplay(recording, pace)
-    if not takes:
-        raise StagelineError(f"{stage} is sent no messages: nothing can be replayed to it")
     return Messages(recording, pace, change)
+
+
+def _check_taken(recording: Recording, stage: str, takes: set[type]) -> None:
+    kinds = {
+        StepHandle if isinstance(each.message, RecordedStep) else type(each.message)
+        for each in recording.entries
+    }
+    if others := kinds - takes - OF_ITSELF:
+        names = ", ".join(sorted(kind.__name__ for kind in others))
+        links = ", ".join(recording.header.links)
+        raise StagelineError(f"the recording of {links} holds {names}, which no link leads to {stage}")

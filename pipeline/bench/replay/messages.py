@@ -60,8 +60,8 @@ class Messages(Feed):
         self._num_read = end
         part = entries[begin:end]
         if part:
-            last = entries[end] if end < len(entries) else part[-1]
-            self.recorded_ns += last.taken_ns - part[0].taken_ns
+            first_ns = min(entry.at_ns for entry in part)
+            self.recorded_ns += max(entry.at_ns for entry in entries[begin : end + 1]) - first_ns
         return part
 
     async def _put(self, stand: Stand, entry: Entry) -> None:

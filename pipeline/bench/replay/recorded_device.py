@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from pipeline.messages import (
     Cancel,
+    ClearPins,
     DeviceLost,
     DeviceReady,
     DiskMoved,
@@ -19,8 +20,8 @@ from pipeline.messages.recorded import decode
 from pipeline.runtime.recording import Entry, Recording
 
 _OF_THE_DEVICE = (SampledBatch, DeviceReady, DeviceLost, DiskMoved)
-_OF_ITSELF = (Room, Wake)
-"""What schedule is told by itself comes again by itself."""
+OF_ITSELF = {Room, Wake, ClearPins}
+"""What schedule is told by itself, which comes again, and by the admin port: no link carries them."""
 
 
 class Lag(NamedTuple):
@@ -78,7 +79,7 @@ class RecordedDevice:
         others = [
             entry
             for entry in entries
-            if not isinstance(entry.message, _OF_THE_DEVICE + _OF_ITSELF)
+            if not isinstance(entry.message, (*_OF_THE_DEVICE, Room, Wake))
             and not (isinstance(entry.message, Cancel) and entry.message.request_id in self.cancels)
         ]
         return sorted(others, key=lambda entry: entry.at_ns)
