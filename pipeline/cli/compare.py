@@ -69,7 +69,7 @@ def register(commands: Commands) -> None:
             default=[],
             type=_option,
             metavar="KEY=VALUE",
-            help=f"options of {side}, as in TOML; over those of config, where that names the same class",
+            help=f"options of {side}, as in TOML; over those of config, where the class takes such",
         )
     _add_input(parser)
     _add_timing(parser)

@@ -1,9 +1,10 @@
 """Comparison: what two stages say, as it comes, against an equivalence. What both have said is forgotten."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from pipeline.runtime.equivalence import Equivalence, Key
+from pipeline.runtime.equivalence import Equivalence, Fact, Key
 
 Side = Literal["a", "b"]
 NOTHING = "nothing"
@@ -41,10 +42,20 @@ class Comparison:
         self.num_messages = {"a": 0, "b": 0}
 
     def a(self, message: object) -> None:
-        self._take("a", message)
+        """This side has given a message."""
+        self.say("a", self._facts(message))
 
     def b(self, message: object) -> None:
-        self._take("b", message)
+        self.say("b", self._facts(message))
+
+    def say(self, side: Side, facts: Iterable[Fact]) -> None:
+        """Those of one message."""
+        self.num_messages[side] += 1
+        for key, part in facts:
+            if isinstance(part, int):
+                self._count(key, part if side == "a" else -part)
+            elif part:
+                self._follow(key, side, part)
 
     def found(self) -> list[Difference]:
         """What differs whatever else is said, as it was found."""
@@ -57,20 +68,12 @@ class Comparison:
         ]
         return [*self.found(), *left, *(_miscounted(key, more) for key, more in self._counts.items())]
 
-    def _take(self, side: Side, message: object) -> None:
-        self.num_messages[side] += 1
-        for key, part in self._facts(message):
-            if isinstance(part, int):
-                self._count(key, part if side == "a" else -part)
-            elif part:
-                self._say(key, side, part)
-
     def _count(self, key: Key, more: int) -> None:
         more += self._counts.pop(key, 0)
         if more:
             self._counts[key] = more
 
-    def _say(self, key: Key, side: Side, items: list[Any]) -> None:
+    def _follow(self, key: Key, side: Side, items: list[Any]) -> None:
         said = self._keys.setdefault(key, _Sayings(side))
         said.add(key, side, items)
         if said.is_settled and key.request_id is not None and not isinstance(items[-1], (str, int)):

@@ -26,7 +26,7 @@ class Hearing:
 
     def __init__(self, graph: Graph, name: str, equivalence: Equivalence, of: set[int] | None) -> None:
         self._facts = equivalence.facts
-        self._comparison = Comparison(Equivalence(equivalence.what, lambda facts: facts))  # type: ignore[arg-type, return-value]
+        self._comparison = Comparison(equivalence)
         self._targets = compared(graph, name)
         self._kinds = frozenset(kind for kinds in self._targets.values() for kind in kinds)
         self._of = of
@@ -78,7 +78,7 @@ class Hearing:
         """What the shadow has said so far."""
         said, self._said_by_b[:] = list(self._said_by_b), []
         for message in said:
-            self._comparison.b(list(self._facts(message)))
+            self._comparison.say("b", self._facts(message))
 
     @property
     def num_messages(self) -> dict[str, int]:
@@ -111,7 +111,7 @@ class Hearing:
         of = self._of
         facts = [fact for fact in self._facts(message) if of is None or fact[0].request_id in of]
         self._ended.update(_ended_by(facts))
-        self._comparison.a(facts)
+        self._comparison.say("a", facts)
 
 
 def compared(graph: Graph, name: str) -> dict[str, frozenset[type]]:
