@@ -69,5 +69,5 @@ def test_policies_change(machine: type[Changing]) -> None:
 @pytest.mark.parametrize("machine", MACHINES)
 def test_policies_change_at_length(machine: type[Changing]) -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        machine, settings=settings(max_examples=1000, stateful_step_count=80, deadline=None)
+        machine, settings=settings(max_examples=300, stateful_step_count=60, deadline=None)
     )

@@ -34,7 +34,8 @@ from pipeline.runtime.testing import ManualClock
 from pipeline.stages.detokenize import Detokenize
 from pipeline.stages.filter import Filter, FilterOptions, FilterRule
 from pipeline.stages.stream import Stream, StreamOptions
-from tests.moving import Fate, Place
+from tests.moving import Fate, Place, hand_over
+from tests.naive_detokenize import NaiveDetokenize
 from tests.text_world import Sink, World, byte_fallback_tokenizer, tokens
 from tests.unit.stages.stream_world import MS, texts
 
@@ -146,6 +147,38 @@ def test_detokenize_with_spaces_to_strip(requests: list[Life], fates: list[Fate]
     steps = steps_of(requests)
     undisturbed = asyncio.run(detokenized(DetokenizeFallback, steps, ()))
     assert asyncio.run(detokenized(DetokenizeFallback, steps, fates)) == undisturbed
+
+
+async def passed_on(steps: list[TokenBatch], kinds: Sequence[type[Any]]) -> Any:
+    """By these in turn, one a batch: what is said, without the times."""
+    world = World(kinds[0], NoOptions(), clock=ManualClock())
+    stage = world.stage
+    for index, step in enumerate(steps):
+        new = kinds[index % len(kinds)](stage.ctx, NoOptions())
+        await new.start()
+        hand_over(stage, new)
+        stage = new
+        await stage.handle([step])
+    said = [
+        (each.request_ids, each.texts, each.num_tokens, each.finish_reasons)
+        for each in await world.sent(TextBatch)
+    ]
+    return said, await world.sent(Cancel)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    lives(of_bytes("aab#é漢")),
+    st.lists(st.sampled_from([DetokenizeBytes, NaiveDetokenize]), min_size=1, max_size=8),
+)
+def test_one_that_somebody_else_wrote(requests: list[Life], kinds: list[type[Any]]) -> None:
+    """It knows nothing of the built-in one but the structs that tell its state."""
+    plain = [
+        msgspec.structs.replace(life, started=msgspec.structs.replace(life.started, unstopped=None))
+        for life in requests
+    ]
+    steps = steps_of(plain)
+    assert asyncio.run(passed_on(steps, kinds)) == asyncio.run(passed_on(steps, [DetokenizeBytes]))
 
 
 # Filter ----------------------------------------------------------------------------------------------
