@@ -10,6 +10,9 @@ from pipeline.core.sequence import Sequence
 from pipeline.core.timeline import Timeline
 from pipeline.messages import NO_TOKEN, FinishReason, Logprobs, SequenceTimes, Started, TokenBatch
 
+_GOES_ON = int(FinishReason.NONE)
+"""A plain int: to encode an IntEnum takes as long as the other two columns of a row."""
+
 
 class Outcome:
     """Filled by the scheduler, emptied by take().
@@ -56,7 +59,7 @@ class Outcome:
         """One token each of sequences that go on."""
         self._request_ids += request_ids
         self._token_ids += token_ids
-        self._finish_reasons += [FinishReason.NONE] * len(request_ids)
+        self._finish_reasons += [_GOES_ON] * len(request_ids)
 
     def logprobs(self, told: Logprobs, request_ids: Container[int]) -> None:
         """Of the tokens that come next; those of other requests are left out."""
