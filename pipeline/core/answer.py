@@ -1,7 +1,5 @@
 """Answer: what one client is owed. Text and tokens not yet written, and the times that go with its ending."""
 
-from copy import copy
-
 import msgspec
 
 from pipeline.core.coalesce import NEVER_NS, FlushRule
@@ -138,7 +136,9 @@ class Answer:
 
     def copy(self) -> "Answer":
         """What happens to one leaves the other as it is; but they have the same sink."""
-        other = copy(self)
+        other = object.__new__(Answer)  # copy.copy takes twice as long
+        for name in Answer.__slots__:
+            setattr(other, name, getattr(self, name))
         other.logprobs = self.logprobs.copy()
         other.scores = self.scores.copy()
         other.credit = None if self.credit is None else self.credit.copy()
