@@ -7,7 +7,7 @@ alike, so do what stands for them, and nobody without the key can try out what i
 from array import array
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
-from itertools import accumulate, cycle, islice
+from itertools import accumulate, compress, cycle, islice
 
 TEXT = (
     "The old harbour lies behind the hill, and in the morning the first boats come back with what they "
@@ -61,10 +61,15 @@ class Prose:
 
     def output(self, token_ids: Sequence[int], start: int) -> list[int]:
         """For ids of which each is a text's or a row's own; `start` tells one list from the next."""
-        begin = start % 256
-        end = begin + len(token_ids)
-        many = self._many if end <= len(self._many) else self._words * (end // 256 + 1)
-        return self._with_kept(token_ids, many[begin:end])
+        return self._with_kept(token_ids, self._some(len(token_ids), start))
+
+    def rows(self, token_ids: Sequence[int], are_last: Sequence[int], start: int) -> list[int]:
+        """Likewise, where it is known which ids are the last of their texts: only there special ones stay."""
+        chosen = self._some(len(token_ids), start)
+        for index in compress(range(len(chosen)), are_last):
+            if token_ids[index] in self._kept:
+                chosen[index] = token_ids[index]
+        return chosen
 
     def alias(self, name: str) -> str:
         """Of the same length, and the same for the same name."""
@@ -75,6 +80,12 @@ class Prose:
 
     def alias_bytes(self, name: bytes) -> bytes:
         return self.alias(name.hex())[: len(name)].encode()
+
+    def _some(self, count: int, start: int) -> list[int]:
+        begin = start % 256
+        end = begin + count
+        many = self._many if end <= len(self._many) else self._words * (end // 256 + 1)
+        return many[begin:end]
 
     def _with_kept(self, token_ids: Sequence[int], chosen: list[int]) -> list[int]:
         if self._kept.isdisjoint(token_ids):

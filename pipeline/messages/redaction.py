@@ -218,7 +218,7 @@ class Redactor:
     def _token_batch(self, batch: TokenBatch) -> TokenBatch:
         return replace(
             batch,
-            token_ids=self._prose.output(batch.token_ids, batch.step_id),
+            token_ids=self._prose.rows(batch.token_ids, batch.finish_reasons, batch.step_id),
             started=self._started(batch.started),
             logprobs=self._logprobs(batch.logprobs),
             scores=self._logprobs(batch.scores),
