@@ -29,6 +29,7 @@ from pipeline.recordings.wanted import Bounds, Rules
 from pipeline.runtime.bridge import RunnerFactory
 from pipeline.runtime.frames import RunnerSpec
 from pipeline.runtime.inbox import Inbox
+from pipeline.runtime.shelf import Shelf
 from pipeline.runtime.stage import STAGE_API, Stage, StageContext
 from pipeline.runtime.supervisor import AnyStage, Supervisor
 from pipeline.runtime.trace import Trace
@@ -104,6 +105,7 @@ def build(
     resources: dict[type, object] = {
         ModelCard: card,
         Gate: Gate(),
+        Shelf: Shelf(),
         Telemetry: telemetry,
         RunnerFactory: replace(runner or runner_factory(blueprint, card), num_workers=num_workers(blueprint)),
     }

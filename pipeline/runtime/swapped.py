@@ -12,7 +12,7 @@ class Bounds(msgspec.Struct, frozen=True):
 
     start_s: float = 10.0
     """start() of a newcomer, beside the stage that serves,"""
-    computing_s: float = 0.3
+    computing_s: float = 0.5
     """of which it may hold the loop for so long at a stretch; as may a state that moves."""
     boundary_s: float = 5.0
     """Until a stage that is alone has finished the batch in its hands: it takes no other meanwhile anyway."""

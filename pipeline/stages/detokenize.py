@@ -7,6 +7,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import compress
+from typing import cast
 
 from pipeline.checkpoint.card import ModelCard
 from pipeline.core.detok import Detokenizer, Vocabulary
@@ -24,6 +25,7 @@ from pipeline.messages import (
     TokenLogprob,
 )
 from pipeline.runtime.equivalence import BY_REQUEST
+from pipeline.runtime.shelf import Shelf
 from pipeline.runtime.stage import NoOptions, Stage, StageContext
 
 STOP = FinishReason.STOP.value
@@ -90,13 +92,23 @@ class Detokenize(Stage[TokenBatch, NoOptions]):
     def __init__(self, ctx: StageContext, options: NoOptions) -> None:
         super().__init__(ctx, options)
         self._sequences: dict[int, _Sequence] = {}
+        self._shelf = cast(Shelf, ctx.resources.get(Shelf) or Shelf())
+        self._shared: Vocabulary | None = None
         self._vocabulary: Vocabulary
 
     async def start(self) -> None:
         card = self.ctx.resource(ModelCard)
-        self._vocabulary = await asyncio.to_thread(
-            lambda: Vocabulary(card.new_tokenizer(), card.architecture.vocab_size)
-        )
+        vocabulary = self._shelf.share(Vocabulary)
+        if vocabulary is None:
+            vocabulary = await asyncio.to_thread(
+                lambda: Vocabulary(card.new_tokenizer(), card.architecture.vocab_size)
+            )
+            self._shelf.keep(vocabulary)
+        self._vocabulary = self._shared = vocabulary
+
+    async def stop(self) -> None:
+        vocabulary, self._shared = self._shared, None
+        self._shelf.leave(vocabulary)
 
     def export_state(self) -> DetokenizeState:
         return DetokenizeState(tuple(sequence.state for sequence in self._sequences.values()))

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Annotated, NamedTuple, TypeVar
+from typing import Annotated, NamedTuple, TypeVar, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -33,6 +33,7 @@ from pipeline.messages import (
     TokenizedRequest,
 )
 from pipeline.runtime.equivalence import BY_REQUEST
+from pipeline.runtime.shelf import Shelf
 from pipeline.runtime.stage import NoState, Stage, StageContext
 from pipeline.runtime.trace import Point
 
@@ -70,12 +71,20 @@ class Tokenize(Stage[GenerateRequest | TokenCall, TokenizeOptions]):
     def __init__(self, ctx: StageContext, options: TokenizeOptions) -> None:
         super().__init__(ctx, options)
         self._thread: ThreadPoolExecutor | None = None
+        self._shelf = cast(Shelf, ctx.resources.get(Shelf) or Shelf())
+        self._prompts: PromptEncoder | None = None
         self._encoder: BatchEncoder
 
     async def start(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=self.ctx.name)
         card = self.ctx.resource(ModelCard)
-        self._encoder = await self._in_thread(lambda: BatchEncoder(card, self.options))
+        if self.ctx.is_successor:
+            self._prompts = self._shelf.share(PromptEncoder)
+        if self._prompts is None:
+            self._prompts = await self._in_thread(lambda: PromptEncoder(card.new_tokenizer()))
+            self._shelf.keep(self._prompts)
+        prompts = self._prompts
+        self._encoder = await self._in_thread(lambda: BatchEncoder(card, self.options, prompts))
 
     async def encode(self, requests: Sequence[GenerateRequest]) -> list["Encoded | Exception"]:
         """See BatchEncoder."""
@@ -89,6 +98,8 @@ class Tokenize(Stage[GenerateRequest | TokenCall, TokenizeOptions]):
         thread, self._thread = self._thread, None
         if thread is not None:
             await asyncio.to_thread(thread.shutdown, cancel_futures=True)
+        prompts, self._prompts = self._prompts, None
+        self._shelf.leave(prompts)
 
     def limit(self) -> int:
         return self.options.max_batch
@@ -170,9 +181,14 @@ class BatchEncoder:
     """What one instance does in its thread: requests to token ids. No I/O, and no asyncio.
 
     ConfigError if the options do not suit the model.
+
+    Args:
+        prompts: of this model, used by nobody else at the same time; None: one is made.
     """
 
-    def __init__(self, card: ModelCard, options: TokenizeOptions) -> None:
+    def __init__(
+        self, card: ModelCard, options: TokenizeOptions, prompts: PromptEncoder | None = None
+    ) -> None:
         self._options = options
         self._model = card.name
         self._eos_ids = card.eos_ids
@@ -183,7 +199,7 @@ class BatchEncoder:
                 f"stages.tokenize.options.max_model_len is {self._max_model_len}, but {card.name} was made "
                 f"for at most {card.architecture.max_position}"
             )
-        self._encoder = PromptEncoder(card.new_tokenizer())
+        self._encoder = prompts or PromptEncoder(card.new_tokenizer())
         self._vision = card.architecture.vision
         self._template = _template(card, options.max_rendered_chars, self._image_marker())
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,15 +12,18 @@ from pipeline.messages import SamplingParams
 from pipeline.runtime.testing import fake_token
 
 PROMPT = "swap me"
+STRIDE = 1024
+"""From the seed of one answer of a stream to that of the next."""
 
 
 class Streams:
     """What all of them together have seen."""
 
-    def __init__(self, expected: Callable[[int, int], str], max_tokens: int) -> None:
+    def __init__(self, expected: Callable[[int, int], str], max_tokens: int, prompts: Sequence[str]) -> None:
         self.expected = expected
         """Of a seed and a number of tokens."""
         self.max_tokens = max_tokens
+        self.prompts = prompts
         self.num_ended = 0
         self.longest_gap_s = 0.0
         """Between two pieces of one answer."""
@@ -30,12 +33,13 @@ class Streams:
         seed = number
         while not self.is_ending:
             await self._one(session, seed)
-            seed += 1000
+            seed += STRIDE
 
     async def _one(self, session: aiohttp.ClientSession, seed: int) -> None:
         text, last_s = "", 0.0
         async with session.ws_connect("/v1/stream") as socket:
-            asked = {"prompt": PROMPT, "max_tokens": self.max_tokens, "seed": seed, "ignore_eos": True}
+            prompt = self.prompts[seed % len(self.prompts)]
+            asked = {"prompt": prompt, "max_tokens": self.max_tokens, "seed": seed, "ignore_eos": True}
             await socket.send_json({"type": "generate", "id": "a", "temperature": 0, **asked})
             async for message in socket:
                 frame: dict[str, Any] = message.json()
@@ -52,10 +56,14 @@ class Streams:
 
 @asynccontextmanager
 async def streaming(
-    url: str, num_streams: int, max_tokens: int, expected: Callable[[int, int], str]
+    url: str,
+    num_streams: int,
+    max_tokens: int,
+    expected: Callable[[int, int], str],
+    prompts: Sequence[str] = (PROMPT,),
 ) -> AsyncIterator[Streams]:
     """So many streams, until the end of the block; each then finishes the answer that it is at."""
-    streams = Streams(expected, max_tokens)
+    streams = Streams(expected, max_tokens, prompts)
     connector = aiohttp.TCPConnector(limit=num_streams)
     async with (
         aiohttp.ClientSession(url, connector=connector) as session,

@@ -9,9 +9,11 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import aiohttp
 import pytest
 from msgspec.structs import replace
 
+from pipeline.checkpoint.card import ModelCard
 from pipeline.checkpoint.fake import byte_card
 from pipeline.messages import StepPlan
 from pipeline.runtime.stage import Stage
@@ -118,7 +120,66 @@ def test_a_hundred_swaps_under_64_streams(name: str) -> None:
             print(f"\n{name}: longest gap {gap_s:.3f} s ({undisturbed_s:.3f} s before), {before}, {after}")
             assert streams.num_ended >= 64 and gap_s < 0.5
             assert after.num_stages <= before.num_stages
-            assert after.num_threads <= before.num_threads + 1 and after.mib < before.mib + 16
+            assert after.num_threads <= before.num_threads + 1
             await server.rest()
 
     asyncio.run(main())
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", STAGES)
+def test_swaps_leave_nothing(name: str) -> None:
+    """Under load the journal and the clients grow too, so this is without."""
+
+    async def main() -> None:
+        async with serving(byte_card(), SteadyRunner, "[stages.filter]\n") as server:
+            bounds = replace(SHORT, trial_s=0.0, max_trial_s=0.0)
+            swapper = Swapper(server.pipeline, rehearses=False, bounds=bounds)
+            sizes: list[Left] = []
+            for number in range(201):
+                assert (await swapper.swap(name, same(server, name))).ending == "swapped"
+                if number % 100 == 0:
+                    sizes.append(Left.now())
+            _, before, after = sizes
+            assert after.num_stages == before.num_stages and after.mib <= before.mib + 2, sizes
+            assert after.num_threads <= before.num_threads + 1
+            await server.rest()
+
+    asyncio.run(main())
+
+
+@pytest.mark.nightly
+@pytest.mark.model
+def test_a_real_model_says_the_same_whatever_is_swapped(model_card: ModelCard) -> None:
+    prompts = [f"{number} things that are good about {thing}:" for number in range(2, 10) for thing in THINGS]
+    texts: dict[int, str] = {}
+
+    async def main() -> None:
+        async with serving(model_card, toml='[device]\nplacement = "process"\n[stages.filter]\n') as server:
+            async with aiohttp.ClientSession(server.url) as session:
+                answers = await asyncio.gather(*(answer(session, prompt) for prompt in prompts))
+            texts.update(enumerate(answers))
+            patient = replace(SHORT, computing_s=3.0, boundary_s=30.0, pool_boundary_s=3.0)  # a busy machine
+            swapper = Swapper(server.pipeline, rehearses=False, bounds=patient)
+            async with streaming(
+                server.url, 64, 24, lambda seed, _: texts[seed % len(prompts)], prompts
+            ) as streams:
+                for number in range(5 * len(STAGES)):
+                    name = STAGES[number % len(STAGES)]
+                    await asyncio.sleep(random.uniform(0, 0.2))
+                    swapped = await swapper.swap(name, same(server, name))
+                    assert swapped.ending == "swapped", (name, swapped)
+            print(f"\n{streams.num_ended} answers, longest gap {streams.longest_gap_s:.3f} s")
+            await server.rest()
+
+    asyncio.run(main())
+
+
+THINGS = ("rain", "bread", "queues", "the sea", "maps", "tea", "snow", "bridges")
+
+
+async def answer(session: aiohttp.ClientSession, prompt: str) -> str:
+    """Undisturbed."""
+    body = {"prompt": prompt, "max_tokens": 24, "temperature": 0, "ignore_eos": True}
+    async with session.post("/v1/completions", json=body) as response:
+        return str((await response.json())["choices"][0]["text"])
