@@ -95,8 +95,6 @@ class GenerateRequest(Message, frozen=True):
     """What the images of its messages come to in its prompt."""
     images: tuple[PromptImage, ...] = ()
     """Of its messages, in their order; from the stage `images` on."""
-    images_ns: int = 0
-    """The time that stage worked for it."""
 
 
 class TokenReply(Protocol):
@@ -129,8 +127,7 @@ class TokenizedRequest(Message, frozen=True):
     arrived_ns: int
     sent_ns: int
     segments_ns: tuple[int, int, int]
-    """ingress.service, tokenize.wait, tokenize.service; their sum is sent_ns - arrived_ns. What the stage
-    `images` does for it is part of the latter two."""
+    """ingress.service, tokenize.wait, tokenize.service; their sum is sent_ns - arrived_ns."""
     terms: Terms = Terms()
     pooling: Pooling = ""
     """Where it is set, max_tokens is 1: the embedding counts as the one token that it yields."""

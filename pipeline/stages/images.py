@@ -2,7 +2,7 @@
 
 Sits between ingress and tokenize, for requests that hold images only: all others pass it by, so a text never
 waits behind an image. A pool: each instance has a thread, and a process in which files are read, within
-limits. Its work counts as tokenize.service, and the wait for it as tokenize.wait.
+limits. A request's time here is part of its tokenize.wait.
 """
 
 import asyncio
@@ -73,15 +73,13 @@ class Images(Stage[GenerateRequest, ImagesOptions]):
 
     async def handle(self, batch: Sequence[GenerateRequest]) -> None:
         for request in batch:
-            taken_ns = self.ctx.clock()
             try:
                 images = await self._in_thread(partial(self._read, request))
             except RequestError as error:
                 self.service.num_errors += 1
                 self.ctx.outlet(Rejected).post(Rejected.of(request.request_id, error))
                 continue
-            took_ns = self.ctx.clock() - taken_ns
-            await self.ctx.outlet(GenerateRequest).send(_with(request, images, took_ns))
+            await self.ctx.outlet(GenerateRequest).send(_with(request, images))
 
     def _read(self, request: GenerateRequest) -> tuple[PromptImage, ...]:
         """In the thread. Raises RequestError."""
@@ -113,7 +111,7 @@ class Images(Stage[GenerateRequest, ImagesOptions]):
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
 
-def _with(request: GenerateRequest, images: tuple[PromptImage, ...], took_ns: int) -> GenerateRequest:
+def _with(request: GenerateRequest, images: tuple[PromptImage, ...]) -> GenerateRequest:
     """Its images as pixels; their files are let go."""
     chat = [
         replace(message, images=tuple(replace(part, data="") for part in message.images))
@@ -121,4 +119,4 @@ def _with(request: GenerateRequest, images: tuple[PromptImage, ...], took_ns: in
         else message
         for message in request.chat or ()
     ]
-    return replace(request, chat=chat, images=images, images_ns=took_ns)
+    return replace(request, chat=chat, images=images)

@@ -131,11 +131,7 @@ class Tokenize(Stage[GenerateRequest | TokenCall, TokenizeOptions]):
             encoded.sampling,
             request.arrived_ns,
             now_ns,
-            (
-                request.sent_ns - request.arrived_ns,
-                taken_ns - request.sent_ns - request.images_ns,
-                now_ns - taken_ns + request.images_ns,
-            ),
+            (request.sent_ns - request.arrived_ns, taken_ns - request.sent_ns, now_ns - taken_ns),
             request.terms,
             request.pooling,
             encoded.images,

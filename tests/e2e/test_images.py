@@ -173,7 +173,7 @@ def test_text_is_answered_while_images_wait(card: ModelCard, monkeypatch: pytest
     serve(card, talk, DEVICE + "num_blocks = 64\n[stages.images]\ninbox = 2\n")
 
 
-def test_its_time_is_part_of_tokenize_and_all_parts_add_up(
+def test_its_time_is_part_of_the_wait_for_tokenize_and_all_parts_add_up(
     card: ModelCard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = ImageReader.read
@@ -186,8 +186,8 @@ def test_its_time_is_part_of_tokenize_and_all_parts_add_up(
         timings = [each.model_extra["timings"] for each in found]
         for each in timings:
             assert sum(each["segments_ms"].values()) == pytest.approx(each["e2e_ms"], abs=1e-6)
-            assert each["segments_ms"]["tokenize.service"] >= 200
-        assert max(each["segments_ms"]["tokenize.wait"] for each in timings) >= 190, "for the other's image"
+            assert each["segments_ms"]["tokenize.wait"] >= 200
+        assert max(each["segments_ms"]["tokenize.wait"] for each in timings) >= 390, "for the other's image"
         (service,) = (stage.service for stage in server.pipeline.stages["images"])
         assert service.num_messages == 2 and service.busy_ns >= 4e8
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -60,14 +59,12 @@ def answers(
 
 def test_files_become_pixels_in_their_order_and_are_let_go(card: ModelCard) -> None:
     first, second = tiny_vision.picture(1), tiny_vision.picture(2)
-    began_ns = time.perf_counter_ns()
     answer = answers(card, [request(0, first, second, first)])[0]
     assert isinstance(answer, GenerateRequest) and answer.chat is not None
     digests = [image.digest for image in answer.images]
     assert digests[0] == digests[2] != digests[1]
     assert [part.data for part in answer.chat[1].images] == ["", "", ""]
     assert answer.num_image_tokens == 12 and (answer.arrived_ns, answer.sent_ns) == (100, 150)
-    assert 0 < answer.images_ns < time.perf_counter_ns() - began_ns
 
 
 def test_the_choices_of_an_answer_share_what_was_read(
