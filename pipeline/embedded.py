@@ -65,7 +65,8 @@ class Engine:
         self, config: Config | None = None, card: ModelCard | None = None, runner: RunnerFactory | None = None
     ) -> None:
         self._config = in_process(config or configuration.loads("", "the defaults"))
-        self._card = card
+        self.card = card
+        """Once entered: the model's."""
         self._runner = runner
         self._until = asyncio.Event()
         self.pipeline: assemble.Pipeline
@@ -77,7 +78,8 @@ class Engine:
     async def __aenter__(self) -> Self:
         """Load the model and start all stages. Raises ConfigError, ModelError."""
         blueprint = assemble.check(self._config)
-        card = self._card if self._card is not None else await asyncio.to_thread(_load, self._config)
+        card = self.card if self.card is not None else await asyncio.to_thread(_load, self._config)
+        self.card = card
         self.pipeline = assemble.build(blueprint, card, self._runner)
         self._stage = _embedded(self._config, self.pipeline)
         max_model_len = self._stage.options.max_model_len or card.architecture.max_position

@@ -41,9 +41,9 @@ class Api:
         self._judging = asyncio.Lock()
         self._door: tuple[str, int] | None = None
 
-    def open_door(self, host: str, port: int) -> None:
-        """Where the page's playground finds the websocket."""
-        self._door = (host, port)
+    def ready(self, door: tuple[str, int] | None) -> None:
+        """The pipeline is. `door`: host and port at which the page's playground finds the websocket."""
+        self._door = door
         self._live.is_ready = True
 
     def close(self) -> None:
@@ -113,6 +113,7 @@ class Api:
             links=tuple(map(link_view, plan.links)),
             model=self._card.name,
             door=self._door_url(request),
+            has_door=hasattr(self._pipeline.stages["ingress"][0].options, "port"),
             has_chat=self._card.chat_template is not None,
         )
 

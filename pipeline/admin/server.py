@@ -70,8 +70,9 @@ class AdminServer:
         self.stages.start(self.port)
 
     def door_is_open(self) -> None:
-        """The pipeline is ready: the page may say so, and use the door."""
-        self.api.open_door(self._ingress.options.host, self._ingress.port)
+        """The pipeline is ready: the page may say so, and use the door, if there is one."""
+        options = self._ingress.options
+        self.api.ready((options.host, self._ingress.port) if hasattr(options, "port") else None)
 
     async def stop(self) -> None:
         """Idempotent."""
@@ -86,7 +87,7 @@ class AdminServer:
         """The one of the configuration; 0: any free one."""
         if self._config.port is not None:
             return self._config.port
-        door_port: int = self._ingress.options.port
+        door_port: int = getattr(self._ingress.options, "port", 0)
         return door_port + 1 if 0 < door_port < 65_535 else 0
 
     def _application(self) -> web.Application:

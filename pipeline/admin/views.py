@@ -133,6 +133,8 @@ class About(msgspec.Struct, frozen=True):
     model: str
     door: str
     """The websocket to generate on; empty until it is open."""
+    has_door: bool
+    """There is one: the pipeline does not run embedded in a program."""
     has_chat: bool
     """The model has a chat template."""
     version: str = __version__

@@ -120,6 +120,11 @@ class Embedded(Stage[Never, EmbeddedOptions]):
         self._changed = asyncio.Event()
         """There may be room, or never again."""
 
+    @staticmethod
+    def tenant_of(authorization: str | None) -> str:
+        """See Ingress: there are no keys."""
+        return ""
+
     async def submit(self, wanted: Wanted) -> Reply:
         """Wait for room, then send the request on its way. Raises RequestError: 503 once this is closed."""
         arrived_ns = self.ctx.clock()

@@ -10,8 +10,10 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
+from pipeline import admin
 from pipeline import config as configuration
 from pipeline.checkpoint.card import ModelCard
 from pipeline.embedded import Engine, in_process
@@ -19,6 +21,7 @@ from pipeline.errors import ConfigError, RequestError, StageCrashed
 from pipeline.messages import StepPlan
 from pipeline.runtime.bridge import RunnerFactory
 from pipeline.runtime.testing import FakeRunner
+from tests.e2e.scraped import Page
 from tests.e2e.world import Server
 
 THREAD = '[device]\nplacement = "thread"\n'
@@ -218,6 +221,27 @@ def test_urgent_calls_do_not_wait_behind_batch_calls_that_wait(fake_card: ModelC
             stage: Any = engine.pipeline.stages["tokenize"][0]
             stage.go_on.set()
             assert [each.num_output_tokens for each in await asyncio.gather(*batch)] == [2] * 9
+
+    asyncio.run(main())
+
+
+def test_the_admin_port_beside_it(fake_card: ModelCard) -> None:
+    """Only where it is asked for."""
+
+    async def main() -> None:
+        config = configuration.loads(THREAD + "[admin]\nport = 0\n", "my.toml")
+        async with (
+            Engine(config, fake_card, RunnerFactory(FakeRunner)) as engine,
+            admin.beside(engine.pipeline, config, fake_card) as page,
+            aiohttp.ClientSession() as session,
+        ):
+            assert page is not None
+            page.door_is_open()
+            await engine.generate("Hi", max_tokens=4)
+            async with session.get(f"{page.url}/metrics") as answer:
+                assert Page(await answer.text()).total("stageline_requests_total") == 1
+            async with session.get(f"{page.url}/api/kv/root") as answer:
+                assert answer.status == 404  # no events are told; it does not fail for want of keys
 
     asyncio.run(main())
 

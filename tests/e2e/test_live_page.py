@@ -13,7 +13,9 @@ from pipeline import admin
 from pipeline import config as configuration
 from pipeline.admin import AdminServer
 from pipeline.checkpoint.fake import byte_card
+from pipeline.embedded import Engine
 from pipeline.messages import SEGMENTS, StepPlan
+from pipeline.runtime.bridge import RunnerFactory
 from pipeline.runtime.testing import FakeRunner
 from pipeline.topology import Lane
 from tests.e2e.browser import Page, browsing
@@ -143,6 +145,28 @@ def test_it_draws_other_graphs(graph: str) -> None:
                     if link.lane is Lane.DATA:
                         title = f"{link.source} to {link.target}: "
                         assert await page.run(f"document.body.innerHTML.includes('{title}')"), title
+            assert page.faults == []
+
+    asyncio.run(main())
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(120)
+def test_beside_an_embedded_pipeline_there_is_no_playground() -> None:
+    async def main() -> None:
+        config = configuration.loads('[admin]\nport = 0\n[device]\nplacement = "thread"', "test.toml")
+        async with (
+            Engine(config, byte_card(), RunnerFactory(FakeRunner)) as engine,
+            admin.beside(engine.pipeline, config, byte_card()) as live,
+            browsing() as browser,
+        ):
+            assert live is not None
+            live.door_is_open()
+            page = await browser.open(live.url, 1280, 900)
+            await page.until(f"{STATE} === 'ready'")
+            await engine.generate("Hi", max_tokens=4)
+            await page.until("document.querySelectorAll('#waterfall .bar').length === 1")
+            assert await page.run("document.getElementById('playground').offsetParent === null")
             assert page.faults == []
 
     asyncio.run(main())

@@ -78,7 +78,7 @@ new Feed({
   },
 
   snapshot(snapshot) {
-    if (snapshot.state === "ready" && !known.door) {
+    if (snapshot.state === "ready" && known.has_door && !known.door) {
       location.reload();
       return;
     }

@@ -25,6 +25,7 @@ export class Playground {
   about(about) {
     this.names = about.segments;
     this.door = about.door;
+    byId("playground").hidden = !about.has_door;
     byId("chat-choice").hidden = !about.has_chat;
     if (!about.has_chat) byId("as-chat").checked = false;
     this.busy(Boolean(this.socket));
