@@ -107,6 +107,11 @@ def _add_timing(parser: argparse.ArgumentParser) -> None:
         help=f"at least {MIN_ROUNDS} (default {ROUNDS}, of execute {FEWER['execute'][0]})",
     )
     parser.add_argument(
+        "--keep-devices",
+        action="store_true",
+        help="of execute: open each device once, not for each turn; there must be memory for both",
+    )
+    parser.add_argument(
         "--max-ratio", type=_positive, metavar="X", help="fail where b surely takes over X times as long as a"
     )
     parser.add_argument(
@@ -183,7 +188,9 @@ async def _timed(args: argparse.Namespace, a: Side, b: Side, fed: Input) -> Time
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("timing rounds", total=None)
         told: Told = lambda done, total: bar.update(task, completed=done, total=total)  # noqa: E731
-        timing = Timing(args.rounds or rounds, args.steps or steps, told=told)
+        timing = Timing(
+            args.rounds or rounds, args.steps or steps, keeps_devices=args.keep_devices, told=told
+        )
         return await time_rounds(a, b, fed, timing)
 
 

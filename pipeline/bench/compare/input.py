@@ -30,13 +30,12 @@ class Input:
 
     def part(self, num_messages: int, parts: int) -> int:
         """So many, or as many as there are for each of the parts. StagelineError if there are none."""
-        if self.num_messages is None:
-            return num_messages
-        if self.num_messages < parts:
+        there = num_messages if self.num_messages is None else self.num_messages // parts
+        if not there:
             raise StagelineError(
                 f"{self.num_messages} messages are too few for {parts} rounds, warm-up included"
             )
-        return min(num_messages, self.num_messages // parts)
+        return min(num_messages, there)
 
 
 def of_samples(stage: str, graph: Graph, load: Load, num_requests: int, num_tokens: int) -> Input:

@@ -1,10 +1,10 @@
 """Rounds: both sides timed by turns (A B, B A, A B, ...), so that what drifts weighs on both alike."""
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from statistics import median
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -16,6 +16,7 @@ from pipeline.bench.stand import WARM_UP, Feed, Stand, running
 from pipeline.errors import ConfigError, StageCrashed, StagelineError
 from pipeline.messages import DeviceReady
 
+T = TypeVar("T")
 _REST_S = 0.001
 Told = Callable[[int, int], None]
 """So many rounds of so many are done."""
@@ -53,6 +54,8 @@ class Timing:
     """Of each side in each round,"""
     num_warm: int = WARM_UP
     """and before the first, at least."""
+    keeps_devices: bool = False
+    """Both devices stay open: there is memory for both."""
     told: Told = lambda done, total: None
 
     @property
@@ -72,84 +75,103 @@ class _Turn(NamedTuple):
         return sum(self.services_us) / (self.num_rows or len(self.services_us))
 
 
+_Round = tuple[_Turn, _Turn]
+_Pair = tuple[Side, Side]
+
+
 @dataclass
 class _Seat:
-    """A side as it is timed."""
+    """A side on a stand of its own."""
 
-    side: Side
     stand: Stand
     feed: Feed
-    turns: list[_Turn] = field(default_factory=list)
 
-    async def turn(self, num_messages: int) -> None:
+    @classmethod
+    def of(cls, side: Side, fed: Input, timing: Timing) -> "_Seat":
+        return cls(side.stand(timing.trace_points), fed.timed())
+
+    async def turn(self, num_messages: int) -> _Turn:
         stand, feed = self.stand, self.feed
         num_rows, since_ns = feed.num_rows, stand.clock()
         await feed.send(stand, num_messages)
         while not stand.is_at_rest:  # noqa: ASYNC110 - handle() may go on past its answers, and tells nobody
             await asyncio.sleep(_REST_S)
-        self.turns.append(_Turn(feed.services_us(stand, since_ns), feed.num_rows - num_rows))
+        return _Turn(feed.services_us(stand, since_ns), feed.num_rows - num_rows)
 
 
 async def time_rounds(a: Side, b: Side, fed: Input, timing: Timing) -> Times:
     """Warm both up, then time them. Raises StageCrashed, and StagelineError if there is too little to send.
 
     Each round compares what the two took for the same messages. One rests while the other works; but a stage
-    that owns a device is stopped at the end of its turn, for the other may need all of it.
+    that owns a device is stopped at the end of its turn, unless told not to: the other may need all of it.
     """
-    is_apart = fed.is_one_piece or any(DeviceReady in side.stage_class.gives for side in (a, b))
+    has_device = any(DeviceReady in side.stage_class.gives for side in (a, b))
+    is_apart = fed.is_one_piece or (has_device and not timing.keeps_devices)
     timing = _within(fed, timing, is_apart=is_apart)
-    seats = tuple(_Seat(side, side.stand(timing.trace_points), fed.timed()) for side in (a, b))
     try:
-        await (_apart if is_apart else _beside)(seats, fed, timing)
+        rounds = await (_apart if is_apart else _beside)((a, b), fed, timing)
     except ConfigError:
         raise
     except Exception as error:  # it may be anything: the stage is what is tried here
         cause = first_error(error)
         raise StageCrashed(f"{a.stage} failed in a timed round: {cause!r}") from cause
-    return _times(seats, timing.num_messages)
+    return _times(rounds, timing.num_messages)
 
 
 def _within(fed: Input, timing: Timing, *, is_apart: bool) -> Timing:
-    """No more than there is to send. Those beside one another go through it once; those apart begin at the
-    beginning each time.
+    """No more than there is to send: those beside one another go through it once, warming up with a round;
+    those apart begin at the beginning each time.
     """
+    if fed.num_messages is None:
+        return timing if is_apart else replace(timing, num_warm=max(timing.num_messages, timing.num_warm))
     if is_apart:
         both = fed.part(timing.num_messages + timing.num_warm, 1)
         num_warm = min(timing.num_warm, both // 2)
         return replace(timing, num_messages=both - num_warm, num_warm=num_warm)
     part = fed.part(timing.num_messages, timing.rounds + 1)
-    is_bounded = fed.num_messages is not None
-    return replace(timing, num_messages=part, num_warm=part if is_bounded else max(part, timing.num_warm))
+    return replace(timing, num_messages=part, num_warm=part)
 
 
-async def _beside(seats: tuple[_Seat, ...], fed: Input, timing: Timing) -> None:
-    a, b = seats
+async def _beside(sides: _Pair, fed: Input, timing: Timing) -> list[_Round]:
+    a, b = seats = [_Seat.of(side, fed, timing) for side in sides]
+    rounds: list[_Round] = []
     async with running(a.stand, a.feed), running(b.stand, b.feed):
         for seat in seats:
             await seat.feed.send(seat.stand, timing.num_warm)
         for number in range(timing.rounds):
-            for seat in _order(seats, number):
-                await seat.turn(timing.num_messages)
+            turns = [await seat.turn(timing.num_messages) for seat in _in_turn(seats, number)]
+            rounds.append(_as_round(turns, number))
             timing.told(number + 1, timing.rounds)
+    return rounds
 
 
-async def _apart(seats: tuple[_Seat, ...], fed: Input, timing: Timing) -> None:
+async def _apart(sides: _Pair, fed: Input, timing: Timing) -> list[_Round]:
+    rounds: list[_Round] = []
     for number in range(timing.rounds):
-        for seat in _order(seats, number):
-            seat.stand, seat.feed = seat.side.stand(timing.trace_points), fed.timed()
+        turns: list[_Turn] = []
+        for side in _in_turn(sides, number):
+            seat = _Seat.of(side, fed, timing)
             async with running(seat.stand, seat.feed):
                 await seat.feed.send(seat.stand, timing.num_warm)
-                await seat.turn(timing.num_messages)
+                turns.append(await seat.turn(timing.num_messages))
+        rounds.append(_as_round(turns, number))
         timing.told(number + 1, timing.rounds)
+    return rounds
 
 
-def _order(seats: tuple[_Seat, ...], number: int) -> tuple[_Seat, ...]:
-    return seats if number % 2 == 0 else seats[::-1]
+def _in_turn(pair: Sequence[T], number: int) -> Sequence[T]:
+    """A B, B A, A B, ..."""
+    return pair[::-1] if number % 2 else pair
 
 
-def _times(seats: tuple[_Seat, ...], num_messages: int) -> Times:
+def _as_round(turns: Sequence[_Turn], number: int) -> _Round:
+    a, b = _in_turn(turns, number)
+    return a, b
+
+
+def _times(all_rounds: list[_Round], num_messages: int) -> Times:
     """Of the rounds in which both were sent something: a recording is sent by whole batches, and may end."""
-    rounds = [pair for pair in zip(*(seat.turns for seat in seats), strict=True) if all(map(_has_any, pair))]
+    rounds = [each for each in all_rounds if all(turn.services_us for turn in each)]
     if len(rounds) < MIN_ROUNDS:
         raise StagelineError(
             f"only {len(rounds)} rounds had messages: {MIN_ROUNDS} must; ask for fewer in each"
@@ -163,10 +185,6 @@ def _times(seats: tuple[_Seat, ...], num_messages: int) -> Times:
         ratio_of([ours.row_us / theirs.row_us for theirs, ours in rounds]),
         ratio_of([median(ours.services_us) / median(theirs.services_us) for theirs, ours in rounds]),
     )
-
-
-def _has_any(turn: _Turn) -> bool:
-    return bool(turn.services_us)
 
 
 def _cost(turns: tuple[_Turn, ...]) -> Cost:
