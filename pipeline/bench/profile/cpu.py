@@ -1,6 +1,6 @@
 """Which functions keep a CPU busy, in all threads: py-spy's flame graph, taken from another process.
 
-docs/decisions/0032-profiles.md says why it, and what it needs.
+docs/decisions/0033-profiles-of-a-stage.md says why it, and what it needs.
 """
 
 import os
