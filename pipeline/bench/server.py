@@ -25,8 +25,9 @@ from pipeline.bench.seeing import seeing
 from pipeline.bench.turns import Turns
 from pipeline.checkpoint.fake import byte_card
 from pipeline.config import Config, load
-from pipeline.errors import StagelineError
+from pipeline.errors import ConfigError, StagelineError
 from pipeline.messages import DeviceReady
+from pipeline.recordings.places import place_named
 from pipeline.runtime.bridge import RunnerFactory
 from pipeline.runtime.testing import FakeRunner
 
@@ -55,7 +56,17 @@ def blueprint_of(settings: ServerSettings) -> assemble.Blueprint:
         "schedule": {"prefix_cache": False},  # all clients ask the same: each is to be served in full
         "stream": dict(settings.stream_options),
     }
-    return assemble.check(_with(config, options))
+    blueprint = assemble.check(_with(config, options))
+    if settings.recorded:
+        _check_link(blueprint, settings.recorded)
+    return blueprint
+
+
+def _check_link(blueprint: assemble.Blueprint, link: str) -> None:
+    try:
+        place_named(blueprint.graph, link)
+    except ValueError as error:
+        raise ConfigError(f"--recording: {error}") from error
 
 
 def _with(config: Config, options: dict[str, dict[str, Any]]) -> Config:
