@@ -92,7 +92,7 @@ def decode(kind: str, data: bytes) -> Any:
         raise StagelineError(f"{kind!r} is no message: this Stageline knows {', '.join(_FORMS)}")
     try:
         fields = form.decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise StagelineError(f"it is no {kind}: {error}") from error
     return fields if form.read is None else form.read(fields)
 

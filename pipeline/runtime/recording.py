@@ -201,7 +201,7 @@ class _Versions(msgspec.Struct):
 def _part(body: bytes, decoder: msgspec.msgpack.Decoder[T], at: int) -> T:
     try:
         return decoder.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise StagelineError(f"is damaged at byte {at:,}: {error}") from error
 
 

@@ -1,12 +1,17 @@
 """A recording's file: what was written is read; what is damaged, cut off or foreign is said to be."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import monotonic, sleep
 from typing import Any
+from zlib import adler32
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pipeline.errors import StagelineError
 from pipeline.messages import Cancel, FinishReason, Grant
@@ -192,3 +197,29 @@ def test_a_disk_that_is_full_is_told(tmp_path: Path) -> None:
     file.end("", 0)
     file.join()
     assert file.fault == "cannot be written: No space left on device"
+
+
+BODIES = st.one_of(
+    st.binary(max_size=60),
+    st.just(b"\xdd\xff\xff\xff\xff"),  # an array of 4 G items
+    st.integers(1, 5_000).map(lambda depth: b"\x82\xa1x" + b"\x91" * depth),
+    st.recursive(
+        st.integers(-9, 9) | st.binary(max_size=4) | st.text(max_size=4), st.lists, max_leaves=8
+    ).map(msgspec.msgpack.encode),
+)
+
+
+@given(
+    frames=st.lists(st.tuples(st.sampled_from([b"H", b"B", b"E", b"?"]), BODIES), max_size=4),
+    begins=st.booleans(),
+)
+@settings(max_examples=150, deadline=None)
+def test_whatever_is_in_a_file_it_is_read_or_refused(frames: list[tuple[bytes, bytes]], begins: bool) -> None:
+    """Its checksums are right, so it is not damaged: somebody made it."""
+    made = b"".join(FRAME.pack(len(body), adler32(body), kind) + body for kind, body in frames)
+    content = MAGIC + (frame(HEADER, HEAD) if begins else b"") + made
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "a.rec"
+        path.write_bytes(content)
+        with suppress(StagelineError):
+            read(path)
