@@ -6,11 +6,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from examples import offline
 from tests.e2e.offline_fake import failing_engine, fast_engine
@@ -22,6 +23,13 @@ COMMAND = (sys.executable, "-m", "tests.e2e.offline_fake")
 def write(path: Path, lines: Iterable[object]) -> Path:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
+
+
+@pytest.fixture(autouse=True)
+def own_logging() -> Iterator[None]:
+    """The program sets logging up for its process; here that ends with the test."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture
