@@ -32,7 +32,7 @@ SIZES: dict[str, Any] = {
     "backend": "torch",
     "block_size": 8,
     "max_num_seqs": 3,
-    "max_num_batched_tokens": 16,
+    "max_num_batched_tokens": 12,
 }
 
 
