@@ -7,6 +7,8 @@ without notice.
 """
 
 from pipeline.checkpoint.card import ModelCard
+from pipeline.core.reasoning import ReasoningState
+from pipeline.core.text_state import DetokenizeState, FilteredText, FilterState, TextState
 from pipeline.errors import ConfigError, RequestError, StagelineError
 from pipeline.runtime.equivalence import BY_REQUEST, MESSAGES, Equivalence, Fact, Key
 from pipeline.runtime.inbox import ALL, Inbox
@@ -18,16 +20,21 @@ __all__ = [
     "MESSAGES",
     "STAGE_API",
     "ConfigError",
+    "DetokenizeState",
     "Equivalence",
     "Fact",
+    "FilterState",
+    "FilteredText",
     "Inbox",
     "Key",
     "ModelCard",
     "NoOptions",
     "NoState",
     "Outlet",
+    "ReasoningState",
     "RequestError",
     "Stage",
     "StageContext",
     "StagelineError",
+    "TextState",
 ]
