@@ -102,7 +102,7 @@ def is_in_a_chunk(plan: Any) -> bool:
 @isolated
 def test_the_decoder_runs_on_triton() -> None:
     def served(backend: str) -> Served:
-        options = RunnerOptions(num_blocks=5, **SIZES | {"backend": backend})
-        return serve(SEES, ASKED[:3], options, 3, WEIGHTS)
+        options = RunnerOptions(num_blocks=5, **SIZES | {"backend": backend, "max_num_batched_tokens": 6})
+        return serve(SEES, [asking(0, [None, 1, 2], 3)], options, 1, WEIGHTS)
 
     assert_same(served("torch"), served("triton"))
