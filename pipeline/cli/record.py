@@ -3,6 +3,7 @@
 import argparse
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -66,20 +67,24 @@ def run(args: argparse.Namespace) -> int:
     port = AdminPort(args.url)
     wanted = Wanted(args.link, args.max_bytes, args.seconds, args.redacted)
     begun = _state(port.ask("POST", _PATH, wanted))
+    out = args.out or Path(begun.id)
     try:
-        _watch(port, begun)
-    except KeyboardInterrupt:
-        pass  # what there is is kept
+        _tell(_fetched(port, begun, out), out)
     except NoServer as error:
         raise StagelineError(
             f"the server has ended; what there was by then is {begun.id} in its trace.record_dir"
         ) from error
+    return 0
+
+
+def _fetched(port: AdminPort, begun: State, out: Path) -> State:
+    """How it ended; its file is here then, and no more on the server."""
+    with suppress(KeyboardInterrupt):  # what there is is kept
+        _watch(port, begun)
     ended = _state(port.ask("POST", f"{_PATH}/{begun.id}/stop", {}))
-    out = args.out or Path(begun.id)
     port.save(f"{_PATH}/{begun.id}", out)
     port.ask("DELETE", f"{_PATH}/{begun.id}")
-    _tell(ended, out)
-    return 0
+    return ended
 
 
 def _watch(port: AdminPort, begun: State) -> None:

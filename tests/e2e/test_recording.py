@@ -198,6 +198,20 @@ def test_what_cannot_be_recorded_is_refused(
     with_page(page_toml(tmp_path), do)
 
 
+def test_whom_nobody_records_nobody_taps(tmp_path: Path) -> None:
+    async def do(page: Page) -> None:
+        def taps() -> int:
+            return sum(len(inbox.taps) for inbox in page.server.pipeline.inboxes.values())
+
+        assert taps() == 0
+        _, state = await page.ask("POST", body={"link": "->stream"})
+        assert taps() == 1
+        await page.ask("POST", f"/{state['id']}/stop", {})
+        assert taps() == 0
+
+    with_page(page_toml(tmp_path), do)
+
+
 def test_one_recording_a_link_and_so_many_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.recordings.recordings.MAX_FILES", 2)
 

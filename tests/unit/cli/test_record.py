@@ -24,7 +24,16 @@ Program = asyncio.subprocess.Process
 Run = Callable[..., Awaitable[Program]]
 
 
-def with_server(folder: Path, do: Callable[[Server, Run], Awaitable[None]], more: str = "") -> None:
+async def nothing() -> None:
+    """More to do after the server's end."""
+
+
+def with_server(
+    folder: Path,
+    do: Callable[[Server, Run], Awaitable[None]],
+    more: str = "",
+    last: Callable[[], Awaitable[None]] = nothing,
+) -> None:
     toml = f'[trace]\nrecord_dir = "{folder}/server"\n{more}\n[admin]\nport = 0'
 
     async def serve() -> None:
@@ -45,6 +54,7 @@ def with_server(folder: Path, do: Callable[[Server, Run], Awaitable[None]], more
                 )
 
             await do(server, record)
+        await last()
 
     asyncio.run(serve())
 
@@ -103,6 +113,23 @@ def test_what_the_server_refuses_is_told(tmp_path: Path) -> None:
         assert status == 1 and "no link is called 'steam'. There are ->tokenize, " in error
 
     with_server(tmp_path, do)
+
+
+def test_a_server_that_ends_keeps_the_file(tmp_path: Path) -> None:
+    programs: list[Program] = []
+
+    async def do(server: Server, record: Run) -> None:
+        programs.append(await record("stream"))
+        await begun(server)
+
+    async def end() -> None:
+        status, _, error = await said(programs[0])
+        assert status == 1 and "the server has ended; what there was by then is to-stream." in error
+
+    with_server(tmp_path, do, last=end)
+    (path,) = (tmp_path / "server").iterdir()
+    end_of_it = read(path).end
+    assert end_of_it is not None and end_of_it.reason == "the server ended"
 
 
 def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
