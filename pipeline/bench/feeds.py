@@ -41,6 +41,7 @@ from pipeline.messages import (
     TokenCall,
     TokenizedRequest,
 )
+from pipeline.runtime.testing import fake_drops
 from pipeline.topology import CREDITS, WHOLE, Graph, Lane
 
 MakeRequest = Callable[[Load, int, int], object]
@@ -136,7 +137,7 @@ class Device(Feed):
 
     async def send(self, stand: Stand, num_messages: int) -> None:
         if not self._next_id:
-            stand.inbox.post(_roomy(self._load))
+            stand.inbox.post(roomy(self._load))
             self._num_owed = self._load.num_rows
         elif self._is_over:
             return
@@ -197,7 +198,7 @@ class Device(Feed):
             plan = self._held.pop(0)
             self.num_rows += len(plan.slots)
             self._num_allowed -= 1
-            stand.inbox.post(sampled_batch(plan, _sampled(self._load, plan), perf_counter_ns()))
+            stand.inbox.post(sampled_batch(plan, sampled_tokens(self._load, plan), perf_counter_ns()))
             self._answer(stand)
 
 
@@ -313,7 +314,7 @@ def _refused(rejected: Rejected) -> StagelineError:
     return StagelineError(f"a sample request was refused: {rejected.message}")
 
 
-def _roomy(load: Load) -> DeviceReady:
+def roomy(load: Load) -> DeviceReady:
     """A device on which nobody waits."""
     longest = load.num_prompt_tokens + load.num_tokens
     return DeviceReady(
@@ -324,7 +325,7 @@ def _roomy(load: Load) -> DeviceReady:
     )
 
 
-def _sampled(load: Load, plan: StepPlan) -> list[int]:
+def sampled_tokens(load: Load, plan: StepPlan) -> list[int]:
     """The tokens of a step."""
     return [
         load.token_ids[place(load, request_id, num_computed + num_tokens)]
@@ -343,4 +344,5 @@ def sampled_batch(plan: StepPlan, token_ids: list[int], now_ns: int) -> SampledB
         epochs=list(compress(plan.epochs, plan.samples)),
         token_ids=token_ids,
         times_ns=(plan.planned_ns, now_ns, now_ns, now_ns, now_ns),
+        drops=[fake_drops(plan.step_id, question) for question in plan.questions],
     )

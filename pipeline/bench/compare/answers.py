@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from pipeline.bench.compare.input import Input
-from pipeline.bench.compare.side import Side, first_error
+from pipeline.bench.compare.side import Side, reason_of
 from pipeline.bench.stand import Feed, Stand, running
 from pipeline.errors import ConfigError, StagelineError
 from pipeline.runtime.comparison import Comparison, Difference
@@ -78,7 +78,7 @@ async def _run(side: Side, feed: Feed, hear: Hear, patience_s: float) -> str:
     except ConfigError:
         raise
     except Exception as error:  # it may be anything: the stage is what is tried here
-        return f"it has failed: {first_error(error)!r}"
+        return f"it has failed: {reason_of(error)}"
     return ""
 
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from pipeline.bench.feeds import feed_for
+from pipeline.bench.compare.plans import CheckedDevice
+from pipeline.bench.feeds import Device, feed_for
 from pipeline.bench.replay import Pace, replay_feed
 from pipeline.bench.replay.device import DeviceReplay
 from pipeline.bench.samples import STOP, Load
@@ -45,7 +46,12 @@ def of_samples(stage: str, graph: Graph, load: Load, num_requests: int, num_toke
         num_tokens: output of each of those requests.
     """
     whole = replace(load, num_tokens=num_tokens, num_sequences=num_requests, stop=STOP)
-    return Input(lambda: feed_for(stage, whole, graph), lambda: feed_for(stage, load, graph))
+
+    def answers() -> Feed:
+        feed = feed_for(stage, whole, graph)
+        return CheckedDevice(whole) if isinstance(feed, Device) else feed
+
+    return Input(answers, lambda: feed_for(stage, load, graph))
 
 
 def of_recording(stage: str, graph: Graph, recording: Recording) -> Input:

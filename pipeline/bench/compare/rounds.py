@@ -10,7 +10,7 @@ import msgspec
 
 from pipeline.bench.compare.input import Input
 from pipeline.bench.compare.ratio import MIN_ROUNDS, Ratio, ratio_of
-from pipeline.bench.compare.side import Side, first_error
+from pipeline.bench.compare.side import Side, reason_of
 from pipeline.bench.measure import quantile
 from pipeline.bench.stand import WARM_UP, Feed, Stand, running
 from pipeline.errors import ConfigError, StageCrashed, StagelineError
@@ -113,8 +113,7 @@ async def time_rounds(a: Side, b: Side, fed: Input, timing: Timing) -> Times:
     except ConfigError:
         raise
     except Exception as error:  # it may be anything: the stage is what is tried here
-        cause = first_error(error)
-        raise StageCrashed(f"{a.stage} failed in a timed round: {cause!r}") from cause
+        raise StageCrashed(f"{a.stage} failed in a timed round: {reason_of(error)}") from error
     return _times(rounds, timing.num_messages)
 
 

@@ -12,7 +12,7 @@ from pipeline.bench.stand import Stand, build_stand
 from pipeline.checkpoint.card import ModelCard
 from pipeline.config import Config
 from pipeline.core.import_path import resolve
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, StagelineError
 from pipeline.runtime.bridge import RunnerFactory
 from pipeline.runtime.stage import NoOptions
 
@@ -76,6 +76,8 @@ def _path(config: Config, stage: str, use: str) -> str:
     return use
 
 
-def first_error(error: Exception) -> Exception:
-    """Of a group that task groups have made, the one that began it."""
-    return first_error(error.exceptions[0]) if isinstance(error, ExceptionGroup) else error
+def reason_of(error: Exception) -> str:
+    """In words; of a group that task groups have made, that of the one that began it."""
+    if isinstance(error, ExceptionGroup):
+        return reason_of(error.exceptions[0])
+    return str(error) if isinstance(error, StagelineError) else repr(error)

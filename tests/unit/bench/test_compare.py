@@ -6,15 +6,14 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import pytest
-from msgspec.structs import replace
 
 from pipeline.assemble import StageClass
 from pipeline.bench.compare.answers import Answers, compare_answers
-from pipeline.bench.compare.input import Input
+from pipeline.bench.compare.input import Input, of_samples
 from pipeline.bench.compare.rounds import Times, Timing, time_rounds
 from pipeline.bench.compare.side import BUILT_IN
 from pipeline.bench.feeds import feed_for
-from pipeline.bench.samples import STOP, Load
+from pipeline.bench.samples import Load
 from pipeline.checkpoint.card import ModelCard
 from pipeline.messages import (
     Cancel,
@@ -38,10 +37,9 @@ pytestmark = pytest.mark.usefixtures("little_garbage")
 
 
 def fed(stage: str, card: ModelCard) -> Input:
-    sample = Load.of(card, TIMED_ROWS)
-    whole = replace(sample, num_rows=ROWS, num_tokens=48, num_sequences=2 * ROWS, stop=STOP)
     graph = CONFIG.graph
-    return Input(lambda: feed_for(stage, whole, graph), lambda: feed_for(stage, sample, graph))
+    few = of_samples(stage, graph, Load.of(card, ROWS), num_requests=2 * ROWS, num_tokens=48)
+    return Input(few.answers, lambda: feed_for(stage, Load.of(card, TIMED_ROWS), graph))
 
 
 def answers(stage: str, card: ModelCard, use: str = BUILT_IN, patience_s: float = 30.0) -> Answers:
@@ -156,7 +154,6 @@ WRONG: list[tuple[str, str, type | None, by.Spoil, set[str]]] = [
     ("schedule", "swaps two", TokenBatch, by.swaps_two("token_ids"), {"token ids"}),
     ("schedule", "off by one", TokenBatch, by.off_by_one("token_ids"), {"token ids"}),
     ("schedule", "ends otherwise", TokenBatch, by.ends_otherwise, {"token ids"}),
-    ("schedule", "a wrong position", StepPlan, by.off_by_one("num_computed"), {"token ids"}),
     ("execute", "swaps two", StepHandle, swap_tokens, {"token ids"}),
     ("execute", "off by one", StepHandle, shift_token, {"token ids"}),
     ("stream", "drops a delta", None, by.of_a_delta(lambda text, count: []), {"text", "output tokens"}),
@@ -177,6 +174,23 @@ WRONG: list[tuple[str, str, type | None, by.Spoil, set[str]]] = [
         {"completion.num_output_tokens"},
     ),
 ]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (by.off_by_one("block_ids"), "step 1 cannot be run: two rows write to one place"),
+        (by.off_by_one("num_computed"), "step 1 names a block or slot that is not there"),
+        (by.swaps_two("slots"), "step 2 cannot be run: a slot changed hands"),
+        (by.drops_it, "step 2 cannot be run: no token on the device"),
+    ],
+)
+def test_a_plan_that_cannot_be_run_is_caught(
+    spoil: by.Spoil, why: str, fake_card: ModelCard, candidate: Callable[[StageClass], str]
+) -> None:
+    """Tokens would not tell: the device of the samples knows requests and places, no blocks."""
+    wrong = candidate(by.spoiled(built_in("schedule"), StepPlan, spoil))
+    assert why in answers("schedule", fake_card, wrong, 0.5).failure
 
 
 @pytest.mark.parametrize(
