@@ -16,11 +16,13 @@ import msgspec
 from pipeline.checkpoint.gguf_header import read_header
 from pipeline.checkpoint.json_file import read_json
 from pipeline.checkpoint.safetensors_files import tensor_shapes
+from pipeline.checkpoint.vision import Vision
 from pipeline.core.framing import http_chunk, text_frame
 from pipeline.core.keys import Key
 from pipeline.core.trace_context import parse_traceparent
 from pipeline.core.wire import (
     Frame,
+    ImageLimits,
     Limits,
     Wanted,
     bearer_of,
@@ -40,11 +42,14 @@ from pipeline.core.wire import (
     wanted_of,
 )
 from pipeline.errors import ModelError, RequestError
+from pipeline.images.header import ImageFault
+from pipeline.images.pixels import pixels_of
 from pipeline.runtime.frames import FrameReader
 from pipeline.stages.ingress.about import window_s
 from pipeline.stages.ingress.cors import host_in
 
-LIMITS = Limits(model="m", max_model_len=2048, vocab_size=1000)
+LIMITS = Limits(model="m", max_model_len=2048, vocab_size=1000, images=ImageLimits(num_tokens=4))
+VISION = Vision("clip", 28, 14, 8, 8, 1, 1, 1e-5, "gelu", 5, resize="shortest", resized=28)
 FRAMES: dict[str, Callable[[Frame], object]] = {
     "cancel": check_bare,
     "ping": check_bare,
@@ -170,6 +175,11 @@ def safetensors(data: bytes) -> None:
         assert all(length >= 0 for shape in shapes.values() for length in shape)
 
 
+def image(data: bytes) -> None:
+    with suppress(ImageFault):
+        assert len(pixels_of(data, VISION, max_pixels=1 << 16)) == VISION.num_bytes
+
+
 def model_json(data: bytes) -> None:
     with suppress(ModelError):
         read_json(_written("config.json", data), dict[str, object])
@@ -218,6 +228,7 @@ TARGETS: dict[str, Target] = {
         worker_frames,
         keys,
         gguf,
+        image,
         safetensors,
         model_json,
     )
