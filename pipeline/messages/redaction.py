@@ -37,16 +37,8 @@ from pipeline.messages import (
     ToolCall,
 )
 from pipeline.messages.prose import Prose, prose
+from pipeline.messages.reshaping import reshaped
 from pipeline.messages.stand_ins import RecordedStep
-
-_JSON_WORDS = frozenset(
-    (
-        *("type", "function", "name", "description", "parameters", "strict", "arguments"),
-        *("properties", "required", "items", "enum", "anyOf", "additionalProperties"),
-        *("object", "array", "string", "number", "integer", "boolean", "null"),
-    )
-)
-"""Of tools and schemas; they are the same for everybody."""
 
 _ANYTHING = {"json": "{}", "regex": r"(.|\n)*", "choice": "[]", "lark": "start: /(.|\\n)*/"}
 """Grammars that allow anything; of choices, see `_grammar`."""
@@ -88,7 +80,7 @@ class Redactor:
             chat=self._chat(request.chat),
             sampling=self._sampling(request.sampling),
             terms=self._terms(request.terms),
-            tools=self._json(request.tools),
+            tools=reshaped(request.tools, self._prose),
             images=tuple(map(self._image, request.images)),
         )
 
@@ -130,7 +122,9 @@ class Redactor:
         )
 
     def _tool_call(self, call: ToolCall) -> ToolCall:
-        return ToolCall(self._prose.alias(call.id), self._prose.alias(call.name), self._json(call.arguments))
+        return ToolCall(
+            self._prose.alias(call.id), self._prose.alias(call.name), reshaped(call.arguments, self._prose)
+        )
 
     def _terms(self, terms: Terms) -> Terms:
         return replace(
@@ -245,30 +239,6 @@ class Redactor:
                 for move in moves.moves
             ]
         )
-
-    # JSON -----------------------------------------------------------------------------------
-
-    def _json(self, text: str) -> str:
-        """The same shape, with the words of JSON Schema and of tools; what is no JSON is text."""
-        try:
-            value = msgspec.json.decode(text)
-        except msgspec.DecodeError:
-            return self._prose.text(text)
-        return msgspec.json.encode(self._value(value)).decode()
-
-    def _value(self, value: Any) -> Any:
-        if isinstance(value, dict):
-            return {self._key(key): self._value(each) for key, each in value.items()}
-        if isinstance(value, list):
-            return [self._value(each) for each in value]
-        if isinstance(value, str):
-            return value if value in _JSON_WORDS else self._prose.text(value)
-        if isinstance(value, bool) or value is None:
-            return value
-        return 1
-
-    def _key(self, key: str) -> str:
-        return key if key in _JSON_WORDS else self._prose.alias(key)
 
 
 def _marks(texts: Sequence[str]) -> tuple[str, ...]:
