@@ -15,7 +15,7 @@ from pipeline.bench.feeds import feed_for
 from pipeline.bench.samples import STOP, Load
 from pipeline.bench.stand import running
 from pipeline.checkpoint.card import ModelCard
-from pipeline.errors import ConfigError, StagelineError
+from pipeline.errors import StagelineError
 from pipeline.messages import TextBatch
 from pipeline.messages.recorded import decode, encode, kind_of
 from pipeline.runtime.inbox import Taken
@@ -84,7 +84,7 @@ def test_a_wrong_copy_is_caught(fake_card: ModelCard, candidate: Callable[[Stage
 
 
 def test_a_recording_of_another_stage(fake_card: ModelCard) -> None:
-    with pytest.raises(ConfigError, match="of what detokenize takes holds nothing that sample takes"):
+    with pytest.raises(StagelineError, match="holds TokenBatch, which no link leads to sample"):
         of_recording("sample", GRAPH, recorded("detokenize", fake_card))
 
 
