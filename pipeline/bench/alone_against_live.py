@@ -4,14 +4,16 @@
 
 A server is started whose stages are all recorded, loadgen replays the trace against it, and then each stage
 is given its recording alone, at the recorded rate. Both are kept to the same cores, the clients and the
-device workers to the others, so that what differs is the company of the other stages. FOLDER keeps the
-recordings, and what both said, so that `--again` repeats the second half alone.
+device workers to the others (on a CPU: set device.num_threads to what these can run), so that what differs is
+the company of the other stages. FOLDER keeps the recordings, and what both said, so that `--again` repeats
+the second half alone.
 """
 
 import argparse
 import asyncio
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -28,11 +30,14 @@ from pipeline.bench.recorded_server import LIVE, Live, ServerSettings, config_of
 from pipeline.bench.replay import read_recording
 from pipeline.errors import StagelineError
 from pipeline.messages.stand_ins import RecordedStep
+from pipeline.topology import WHOLE
 
 RESULT = "alone_against_live.json"
 LIMIT = 0.15
 """By so much may the two differ."""
 _DEVICE = "device"
+_ORDER = WHOLE.names
+_LOOK_S = 0.2
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -65,9 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not args.again:
             folder.mkdir(parents=True, exist_ok=False)
             asyncio.run(run_live(args, division))
-        with cores.kept_to(division.server if division else None):
-            rows = list(compare(folder, args))
-    except (StagelineError, OSError, subprocess.CalledProcessError) as error:
+        rows = compare(folder, args, division)
+    except (StagelineError, OSError) as error:
         print(f"alone_against_live: {error}", file=sys.stderr)
         return 2
     (folder / RESULT).write_bytes(msgspec.json.format(msgspec.json.encode(rows)))
@@ -138,12 +142,12 @@ async def _load(args: argparse.Namespace, port: int, division: cores.Division | 
 # Alone --------------------------------------------------------------------------------------------
 
 
-def compare(folder: Path, args: argparse.Namespace) -> list[Row]:
+def compare(folder: Path, args: argparse.Namespace, division: cores.Division | None) -> list[Row]:
     """A row for the door, for each stage, and for the device."""
     live = msgspec.json.decode((folder / LIVE).read_bytes(), type=dict[str, Live])
-    rows = [_door(folder, args)]
-    for stage, each in live.items():
-        result = _alone(folder, stage, f"{stage}.rec", args)
+    rows = [_door(folder, _alone(folder, "ingress", "tokenize.rec", args, division))]
+    for stage, each in sorted(live.items(), key=lambda item: _ORDER.index(item[0])):
+        result = _alone(folder, stage, f"{stage}.rec", args, division)
         mean_us = result["handled_s"] / result["messages"] * 1e6
         alone = Live(result["messages"], result["batches"], mean_us, result["handled_p50_us"])
         rows.append(Row(stage, "handle()", each, alone))
@@ -152,9 +156,8 @@ def compare(folder: Path, args: argparse.Namespace) -> list[Row]:
     return rows
 
 
-def _door(folder: Path, args: argparse.Namespace) -> Row:
+def _door(folder: Path, result: dict[str, Any]) -> Row:
     services = recorded_services_us(read_recording(folder / "tokenize.rec"))
-    result = _alone(folder, "ingress", "tokenize.rec", args)
     return Row("ingress", "arrival to tokenize", _live(services), _timed(result))
 
 
@@ -174,7 +177,9 @@ def _timed(result: dict[str, Any]) -> Live:
     return Live(result["messages"], result["batches"], result["us_per_message"], result["p50_us"])
 
 
-def _alone(folder: Path, stage: str, file: str, args: argparse.Namespace) -> dict[str, Any]:
+def _alone(
+    folder: Path, stage: str, file: str, args: argparse.Namespace, division: cores.Division | None
+) -> dict[str, Any]:
     """What `stageline bench` says, in a process of its own."""
     command = [sys.executable, "-m", "pipeline", "bench", stage, "--replay", str(folder / file)]
     command += ["--rate", "recorded", "--no-allocations", "--json"]
@@ -182,21 +187,28 @@ def _alone(folder: Path, stage: str, file: str, args: argparse.Namespace) -> dic
     for option, value in (("--config", args.config), ("--model", args.model)):
         command += [option, value] if value else []
     print(f"{stage} alone ...", file=sys.stderr)
-    run = subprocess.run(command, check=True, stdout=subprocess.PIPE)
-    result: dict[str, Any] = msgspec.json.decode(run.stdout)
+    with cores.kept_to(division.server if division else None):
+        bench = subprocess.Popen(command, stdout=subprocess.PIPE)
+    with bench:
+        while division and bench.poll() is None:
+            cores.place_children(bench.pid, division.clients)  # the device workers' process, once it is there
+            time.sleep(_LOOK_S)
+        said, _ = bench.communicate()
+    if bench.returncode:
+        raise StagelineError(f"{stage} could not be replayed alone; the reason stands above")
+    result: dict[str, Any] = msgspec.json.decode(said)
     return result
 
 
 def report(rows: Sequence[Row]) -> Table:
     table = Table(title="Service time per message, us", title_justify="left")
-    for name in ("stage", "what"):
-        table.add_column(name)
-    for name in ("messages", "live p50", "alone p50", "ratio", "live mean", "alone mean", "ratio"):
+    table.add_column("stage")
+    for name in ("messages", "live p50", "alone", "ratio", "live mean", "alone", "ratio"):
         table.add_column(name, justify="right")
     for row in rows:
         medians = (f"{row.live.p50_us:,.1f}", f"{row.alone.p50_us:,.1f}", f"{row.ratio:.2f}")
         means = (f"{row.live.mean_us:,.1f}", f"{row.alone.mean_us:,.1f}", f"{row.mean_ratio:.2f}")
-        table.add_row(row.stage, row.what, f"{row.live.messages:,}", *medians, *means)
+        table.add_row(row.stage, f"{row.live.messages:,}", *medians, *means)
     return table
 
 

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 
@@ -38,3 +39,20 @@ def kept_to(cores: Iterable[int] | None) -> Iterator[None]:
         yield
     finally:
         keep_to(before)
+
+
+def place_threads(pid: int, cores: Iterable[int]) -> None:
+    """Bind all threads that a process has now. Linux."""
+    for thread in _threads(pid):
+        os.sched_setaffinity(int(thread.name), cores)
+
+
+def place_children(pid: int, cores: Iterable[int]) -> None:
+    """Bind all threads of the processes that it has started. Linux."""
+    for thread in _threads(pid):
+        for child in (thread / "children").read_text().split():
+            place_threads(int(child), cores)
+
+
+def _threads(pid: int) -> Iterator[Path]:
+    return Path(f"/proc/{pid}/task").iterdir()

@@ -19,6 +19,7 @@ import uvloop
 from msgspec.structs import replace
 
 from pipeline import assemble, logs
+from pipeline.bench.cores import place_children, place_threads
 from pipeline.bench.measure import quantile
 from pipeline.bench.sources import fake_runner
 from pipeline.checkpoint.fake import byte_card
@@ -141,12 +142,8 @@ def _place(settings: ServerSettings) -> None:
     """Bind what runs by now: threads of this process, and those of its children."""
     if settings.cores is None:
         return
-    me = os.getpid()
-    for thread in Path(f"/proc/{me}/task").iterdir():
-        os.sched_setaffinity(int(thread.name), settings.cores)
-        for child in (thread / "children").read_text().split():
-            for other in Path(f"/proc/{child}/task").iterdir():
-                os.sched_setaffinity(int(other.name), settings.device_cores or settings.cores)
+    place_threads(os.getpid(), settings.cores)
+    place_children(os.getpid(), settings.device_cores or settings.cores)
 
 
 def main() -> int:
