@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 from msgspec.structs import replace
 
 from pipeline.assemble import check, device_options
@@ -121,13 +120,3 @@ def test_the_settings_that_are_absent_by_default_are_valid() -> None:
     check(config)
     device_options(config)
     assert config.model.name is not None and config.model.max_model_len is not None
-
-
-def test_the_example_of_the_stages_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (ROOT / "docs" / "stages.md").read_text("utf-8")
-    blocks = dict(re.findall(r"```(python|toml)\n(.*?)```", page, re.DOTALL))
-    (tmp_path / "my_lab").mkdir()
-    (tmp_path / "my_lab" / "paced.py").write_text(blocks["python"])
-    monkeypatch.syspath_prepend(tmp_path)
-    blueprint = check(loads(blocks["toml"], "config.toml"))
-    assert msgspec.to_builtins(blueprint.options["sample"]) == {"delay_ms": 5.0}

@@ -2,7 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
+from pipeline import assemble, config
 from pipeline.__main__ import COMMANDS
+from pipeline.errors import ConfigError
 from pipeline.runtime.stage import STAGE_API, Stage
 from tests.documented import blocks, commands, section
 
@@ -35,3 +39,10 @@ def test_commands_are_there() -> None:
     for line in lines:
         _, _, after = line.partition("stageline ")
         assert not after or after.split()[0] in COMMANDS, line
+
+
+def test_the_fault_that_is_shown_is_the_one_that_is_told() -> None:
+    wrong = Path("examples/min_p/config.toml").read_text().replace("0.2", "2")
+    with pytest.raises(ConfigError) as refused:
+        assemble.check(config.loads(wrong, "config.toml"))
+    assert f"\n    {refused.value}\n" in PAGE
