@@ -382,8 +382,7 @@ def split(machine: type[SchedulerMachine]) -> type[SchedulerMachine]:
 
 MIXED = [Fcfs, Priority, Sjf, Fair, Deadline]
 MACHINES = [*MIXED, *map(split, MIXED)]
-SOME = [*MIXED, MACHINES[6]]
-"""For the suite: split with the policy that preempts most."""
+SOME = [*MIXED, MACHINES[6]]  # split, with the policy that preempts most
 
 
 @pytest.mark.parametrize("machine", SOME)
