@@ -53,12 +53,18 @@ class Blueprint:
     options: Mapping[str, msgspec.Struct]
 
 
+@dataclass
+class Running:
+    """What the stages that serve now were made of: changed when others take over."""
+
+    blueprint: Blueprint
+
+
 @dataclass(frozen=True)
 class Pipeline:
     """A wired pipeline, ready to run under its supervisor. `stages` holds each stage's instances."""
 
-    blueprint: Blueprint
-    """As it was built."""
+    running: Running
     supervisor: Supervisor
     contexts: Mapping[str, StageContext]
     """Of each stage, with nothing held back."""
@@ -126,13 +132,14 @@ def build(
         services = [stage.service for stage in stages[node.name]]
         telemetry.watch_stage(node.name, inboxes[node.name], services, senders(plan, node.name))
     exports = _listeners(config, telemetry, card.name, log)
-    sampler = Sampler(telemetry, lambda device: settings(blueprint, device))
+    running = Running(blueprint)
+    sampler = Sampler(telemetry, lambda device: settings(running.blueprint, device))
     recordings = Recordings(stages, plan, card, lambda: telemetry.device, _record_rules(config), log)
     supervisor = Supervisor(
         list(stages.values()), config.server.drain_timeout_s, log, [*exports, sampler, recordings]
     )
     return Pipeline(
-        blueprint, supervisor, contexts, stages, inboxes, plan, trace, telemetry, sampler, recordings
+        running, supervisor, contexts, stages, inboxes, plan, trace, telemetry, sampler, recordings
     )
 
 

@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from pipeline.messages import Open
 from pipeline.messages.recorded import decode, encode, kind_of
 from pipeline.runtime.inbox import Inbox, Taken
 
@@ -31,15 +30,13 @@ class Copies:
 
     Args:
         begin: called when the first batch is taken, before the stage handles it, with the time.
-        opens: given each Open that is taken; gives the one that the stage gets instead.
+        heard: given each message that is taken; gives the one that the stage gets instead.
     """
 
-    def __init__(
-        self, inbox: Inbox[Any], begin: Callable[[int], None], opens: Callable[[Open], Open]
-    ) -> None:
+    def __init__(self, inbox: Inbox[Any], begin: Callable[[int], None], heard: Callable[[Any], Any]) -> None:
         self._inbox = inbox
         self._begin = begin
-        self._opens = opens
+        self._heard = heard
         self._batches: deque[list[_Copy]] = deque()
         self._num_bytes = 0
         self._has_come = asyncio.Event()
@@ -90,8 +87,7 @@ class Copies:
         batch = [_copy(message) for message in messages]
         for index, message in enumerate(messages):
             self.request_ids.add(getattr(message, "request_id", -1))
-            if isinstance(message, Open):
-                messages[index] = self._opens(message)
+            messages[index] = self._heard(message)
         self._batches.append(batch)
         self._num_bytes += sum(len(copy.data) for copy in batch)
         self.num_batches += 1

@@ -7,7 +7,7 @@ too nobody could say who sent it, so such types are not compared.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pipeline.messages import FinishReason, Open
+from pipeline.messages import FinishReason
 from pipeline.runtime.comparison import Comparison, Difference
 from pipeline.runtime.equivalence import Ended, Equivalence, Fact
 from pipeline.runtime.heard import heard
@@ -61,12 +61,11 @@ class Hearing:
             inbox.taps = tuple(each for each in inbox.taps if each is not tap)
         self._taps.clear()
 
-    def a_opens(self, message: Open) -> Open:
-        """The same, with a sink that lets us hear what the serving one writes."""
-        opened: Open = heard(message, self._a)
-        return opened
+    def for_a(self, message: Any) -> Any:
+        """The same; whom it is to answer by a sink lets us hear of it."""
+        return heard(message, self._a)
 
-    def b_opens(self, message: Any) -> Any:
+    def for_b(self, message: Any) -> Any:
         return heard(message, self._said_by_b.append)
 
     def b_sends(self, message: object) -> None:

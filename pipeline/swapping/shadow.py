@@ -152,7 +152,7 @@ class _Shadow:
         self._crew = crew
         self._stage = stage
         self._hearing = hearing
-        self._copies = Copies(crew.inbox, self._begin, hearing.a_opens)
+        self._copies = Copies(crew.inbox, self._begin, hearing.for_a)
         if requests is not None:
             self._copies.request_ids = requests
         self._state: Any = None
@@ -211,7 +211,7 @@ class _Shadow:
         if not service.num_batches and self._state is not None:
             stage.import_state(self._state)
         service.begin(perf_counter_ns())
-        await stage.handle([self._hearing.b_opens(message) for message in batch])
+        await stage.handle([self._hearing.for_b(message) for message in batch])
         service.end(perf_counter_ns(), len(batch))
         self._hearing.compare()
 

@@ -57,7 +57,6 @@ class Swapper:
 
     def __init__(self, pipeline: Pipeline, *, rehearses: bool = True, bounds: Bounds = USUAL) -> None:
         self._pipeline = pipeline
-        self._config = pipeline.blueprint.config
         self._rehearses = rehearses
         self._bounds = bounds
         self._sources = Sources()
@@ -66,6 +65,10 @@ class Swapper:
     def stages(self) -> list[StageView]:
         """In data order."""
         return [self._view(name) for name in self._pipeline.graph.names]
+
+    @property
+    def _config(self) -> Config:
+        return self._pipeline.running.blueprint.config
 
     async def swap(self, name: str, order: Order) -> Swapped:
         """Check, rehearse, hand over, try. ConfigError: there is no such stage."""
@@ -91,7 +94,7 @@ class Swapper:
             raise SwapRefused("another swap is under way")
         self._is_busy = True
         try:
-            blueprint, _ = await self._prepared(crew, order)
+            blueprint = await self._prepared(crew, order)
             seen = await shadow(self._pipeline, crew, made_by(blueprint, name), seconds)
         finally:
             self._is_busy = False
@@ -101,7 +104,7 @@ class Swapper:
         return seen
 
     async def _try(self, crew: Crew, order: Order) -> Swapped:
-        blueprint, config = await self._prepared(crew, order)
+        blueprint = await self._prepared(crew, order)
         name = crew.name
         swapped = await swap(
             self._pipeline.supervisor,
@@ -112,10 +115,10 @@ class Swapper:
             self._doors(),
         )
         if swapped.ending is Ending.SWAPPED:
-            self._config = config
+            self._pipeline.running.blueprint = blueprint
         return swapped
 
-    async def _prepared(self, crew: Crew, order: Order) -> tuple[Blueprint, Config]:
+    async def _prepared(self, crew: Crew, order: Order) -> Blueprint:
         """Checked and rehearsed."""
         name, config = crew.name, self.config_with(crew.name, order)
         if why_not := self._view(name).why_not:
@@ -125,7 +128,7 @@ class Swapper:
             await rehearse(self._config, name, order.use, config.stages[name].options, card)
         blueprint = await asyncio.to_thread(self.checked, name, config)
         check_fit(crew, blueprint)
-        return blueprint, config
+        return blueprint
 
     def config_with(self, name: str, order: Order) -> Config:
         """What would run. The options of a class that runs already are changed, not replaced."""
