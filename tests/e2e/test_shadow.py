@@ -81,7 +81,7 @@ def test_what_is_wrong_is_told_and_never_sent() -> None:
     ("kind", "reason"),
     [
         pytest.param("Crashing", "ValueError: no such thing", marks=nightly),
-        ("Blocking", "it held the event loop for 0.1 s"),
+        pytest.param("Blocking", "it held the event loop for 0.1 s", marks=nightly),
         ("Slow", "it fell 64 batches behind"),
     ],
 )

@@ -75,6 +75,17 @@ def test_one_that_fails_in_the_server_alone_is_rolled_back(
 
 
 @pytest.mark.nightly
+def test_an_option_that_it_has_not(capsys: pytest.CaptureFixture[str]) -> None:
+    async def main() -> None:
+        async with swappable() as (_, page):
+            builtin = "pipeline.stages.detokenize:Detokenize"
+            assert await swap(page, "detokenize", builtin, "--options", "speed=9") == 1
+            assert "stages.detokenize.options.speed: no such key" in capsys.readouterr().err
+
+    asyncio.run(main())
+
+
+@pytest.mark.nightly
 def test_a_shadow_by_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     async def main() -> None:
         async with swappable() as (server, page), streaming(server.url, 4, 80, fake_text):
@@ -131,13 +142,12 @@ def test_what_is_wrong_with_the_words(capsys: pytest.CaptureFixture[str]) -> Non
     async def main() -> None:
         async with swappable() as (_, page):
             detokenize = "pipeline.stages.detokenize:Detokenize"
-            for stage, use, options, reason in (
-                ("nothing", detokenize, (), "there is no stage 'nothing'"),
-                ("ingress", "pipeline.stages.ingress:Ingress", (), "ingress has no State"),
-                ("stream", "no path", (), "The body is wrong"),
-                ("detokenize", detokenize, ("--options", "speed=9"), "detokenize.options.speed: no such key"),
+            for stage, use, reason in (
+                ("nothing", detokenize, "there is no stage 'nothing'"),
+                ("ingress", "pipeline.stages.ingress:Ingress", "ingress has no State"),
+                ("stream", "no path", "The body is wrong"),
             ):
-                assert await swap(page, stage, use, *options) == 1
+                assert await swap(page, stage, use) == 1
                 assert reason in capsys.readouterr().err
 
     asyncio.run(main())
