@@ -30,6 +30,9 @@ class Ended(NamedTuple):
 
     finish_reason: FinishReason
 
+    def __repr__(self) -> str:
+        return f"END({self.finish_reason.name})"
+
 
 class About(float):
     """A float that is the same as any other within TOLERANCE."""

@@ -80,8 +80,8 @@ def test_text_may_be_cut_anywhere_and_requests_may_be_mixed() -> None:
     [
         ((1, "ab\ud83d", LENGTH), "text", 2, "'\\U0001f642' ", "'\\ud83d' "),  # half a character
         ((1, "ab\ufffd", LENGTH), "text", 2, "'\\U0001f642' ", "'\\ufffd' "),
-        ((1, "ab", LENGTH), "text", 2, "'\\U0001f642' ", "Ended("),
-        ((1, "ab🙂\u200b", LENGTH), "text", 3, "Ended(", "'\\u200b' "),
+        ((1, "ab", LENGTH), "text", 2, "'\\U0001f642' ", "END("),
+        ((1, "ab🙂\u200b", LENGTH), "text", 3, "END(", "'\\u200b' "),
         ((1, "ab🙂", STOP), "text", 3, "LENGTH", "STOP"),
         ((1, "ab🙂", NONE), "text", 3, "LENGTH", "nothing"),
     ],
@@ -147,7 +147,7 @@ def test_a_schedule_may_plan_its_own_way() -> None:
     plan = StepPlan(1, 1, [1], [0], [0], [1], [0], [True], [5], [], [], [], [])
     assert compared([plan, tokens((1, 7, NONE)), tokens((1, NO_TOKEN, STOP))], [tokens((1, 7, STOP))]) == []
     (found,) = compared([tokens((1, 7, STOP))], [tokens((1, 8, STOP))])
-    assert (found.what, found.a) == ("token ids", "7 Ended(finish_reason=<FinishReason.STOP: 1>)")
+    assert (found.what, found.a) == ("token ids", "7 END(STOP)")
 
 
 def test_figures_of_devices_may_be_a_little_off() -> None:
