@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
+
+import msgspec
 
 from pipeline.runtime.equivalence import Equivalence, Fact, Key
 
@@ -11,7 +13,7 @@ NOTHING = "nothing"
 _SHOWN_CHARS, _SHOWN_ITEMS = 24, 6
 
 
-class Difference(NamedTuple):
+class Difference(msgspec.Struct, frozen=True):
     """Where two stages first differ under one key of the equivalence."""
 
     what: str

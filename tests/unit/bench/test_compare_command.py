@@ -102,6 +102,15 @@ def test_what_differs_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert "SampledBatch.token_ids[0], after 0 alike: a " in out
 
 
+def test_differences_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("sample", "--b", here("Lying"), "--json") == 1
+    answers = msgspec.json.decode(capsys.readouterr().out)["answers"]
+    assert answers["num_differences"] == len(answers["differences"]) == 1
+    (found,) = answers["differences"]
+    assert (found["what"], found["position"]) == ("SampledBatch.token_ids[0]", 0)
+    assert int(found["b"]) == int(found["a"]) + 1
+
+
 def test_what_fails_is_not_timed(capsys: pytest.CaptureFixture[str]) -> None:
     for name, why in (("Failing", "no such step"), ("Unready", "no such device")):
         assert run("sample", "--b", here(name)) == 1
