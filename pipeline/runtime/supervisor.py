@@ -44,7 +44,12 @@ class Crew:
         """Of the seats whose stage runs."""
         self.works: set[asyncio.Task[Any]] = set()
         """What is done for the crew beside its stages."""
-        self._group: asyncio.TaskGroup
+        self._group: asyncio.TaskGroup | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """The pipeline is ready, or was."""
+        return self._group is not None
 
     @property
     def name(self) -> str:
@@ -67,16 +72,20 @@ class Crew:
 
     def begin(self, seat: int, work: Coroutine[Any, Any, None]) -> None:
         """Let a stage that has this seat do this, in a task whose fault ends the pipeline."""
-        task = self._group.create_task(_guard(work, self.name), name=self.name)
+        task = self._running().create_task(_guard(work, self.name), name=self.name)
         self.tasks[seat] = task
         task.add_done_callback(lambda _: self.tasks.pop(seat))
 
     def beside(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
         """Let this be done for the crew, until the drain has ended at most. It must not raise."""
-        task = self._group.create_task(work, name=f"beside {self.name}")
+        task = self._running().create_task(work, name=f"beside {self.name}")
         self.works.add(task)
         task.add_done_callback(self.works.discard)
         return task
+
+    def _running(self) -> asyncio.TaskGroup:
+        assert self._group is not None, "run() comes first"
+        return self._group
 
     async def ended(self) -> None:
         """Until none of them runs, those that begin meanwhile included."""

@@ -57,8 +57,8 @@ async def _attempt(this: "_Swap", make: MakeStage, ctx: StageContext) -> Swapped
     async with this.supervisor.swapping:
         try:
             return await this.run(make, ctx)
-        except SwapRefused as error:
-            return Swapped(Ending.REFUSED, str(error))
+        except Exception as error:
+            return Swapped(Ending.REFUSED, reason_of(error))
         finally:
             await this.stop_those_aside()
 

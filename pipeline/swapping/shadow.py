@@ -22,16 +22,17 @@ from pipeline.runtime.equivalence import MESSAGES
 from pipeline.runtime.handover import class_path, have_same_state
 from pipeline.runtime.inbox import Inbox
 from pipeline.runtime.patience import within
+from pipeline.runtime.shelf import Shelf
 from pipeline.runtime.stage import NoState, StageContext
 from pipeline.runtime.supervisor import AnyStage, Crew
-from pipeline.runtime.swap import MakeStage
-from pipeline.runtime.swapped import reason_of
+from pipeline.runtime.swap import STOPPING, MakeStage
+from pipeline.runtime.swapped import USUAL, reason_of
 from pipeline.runtime.trace import Trace
 from pipeline.swapping.copies import Copies
 from pipeline.swapping.hearing import Hearing
 from pipeline.telemetry import Telemetry
 
-COMPUTING_S, BATCH_S, START_S, SETTLE_S = 0.1, 5.0, 10.0, 2.0
+COMPUTING_S, BATCH_S, SETTLE_S = 0.1, 5.0, 2.0
 _LOOK_S = 0.01
 MAX_TOLD = 20
 
@@ -78,10 +79,13 @@ class _Outlet:
 
 
 async def shadow(pipeline: Pipeline, crew: Crew, make: MakeStage, seconds: float) -> Shadowed:
-    """For so long, or until it fails. Raises SwapRefused: it cannot be shadowed."""
+    """For so long, or until it fails, or whoever waits goes. Raises SwapRefused: it cannot be shadowed."""
     task = crew.beside(_attempt(pipeline, crew, make, seconds))
-    await asyncio.wait([task])
-    outcome = SwapRefused("the server is stopping") if task.cancelled() else task.result()
+    try:
+        await asyncio.wait([task])
+    finally:
+        task.cancel()
+    outcome = SwapRefused(STOPPING) if task.cancelled() else task.result()
     if isinstance(outcome, SwapRefused):
         raise outcome
     return outcome
@@ -90,8 +94,8 @@ async def shadow(pipeline: Pipeline, crew: Crew, make: MakeStage, seconds: float
 async def _attempt(pipeline: Pipeline, crew: Crew, make: MakeStage, seconds: float) -> Shadowed | SwapRefused:
     try:
         return await _shadow(pipeline, crew, make, seconds)
-    except SwapRefused as error:
-        return error
+    except Exception as error:
+        return SwapRefused(reason_of(error))
 
 
 async def _shadow(pipeline: Pipeline, crew: Crew, make: MakeStage, seconds: float) -> Shadowed:
@@ -101,22 +105,20 @@ async def _shadow(pipeline: Pipeline, crew: Crew, make: MakeStage, seconds: floa
     stage = make(_aside(pipeline.contexts[crew.name], hearing))
     _check(crew, stage)
     try:
-        await within(START_S, stage.start(), COMPUTING_S)
+        await within(USUAL.start_s, stage.start(), USUAL.computing_s)
         return await _Shadow(pipeline, crew, stage, hearing, requests).watch(seconds)
-    except TimeoutError as error:
-        raise SwapRefused(f"it does not start: {reason_of(error)}") from error
     finally:
         hearing.close()
         await stage.stop()
 
 
 def _aside(ctx: StageContext, hearing: Hearing) -> StageContext:
-    """For a stage that nobody hears but us: what it counts is not counted."""
+    """For a stage that nobody hears but us: what it counts is not counted, and it shares nothing."""
     return replace(
         ctx,
         inbox=Inbox[Any](1),
         outlets={kind: _Outlet(hearing.b_sends) for kind in ctx.outlets},
-        resources={**ctx.resources, Telemetry: Telemetry(), Gate: Gate()},
+        resources={**ctx.resources, Telemetry: Telemetry(), Gate: Gate(), Shelf: Shelf()},
         trace=Trace(1, enabled=False),
         log=ctx.log.bind(shadow=True),
         is_successor=True,

@@ -1,6 +1,8 @@
 """Swapper: what is asked of a running server's stages, from the import path to the event in the trace."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import msgspec
@@ -14,8 +16,8 @@ from pipeline.errors import ConfigError, StagelineError, SwapRefused
 from pipeline.runtime.handover import check_states, class_path
 from pipeline.runtime.stage import Service
 from pipeline.runtime.supervisor import Crew
-from pipeline.runtime.swap import MakeStage, swap
-from pipeline.runtime.swapped import USUAL, Bounds, Ending, Swapped
+from pipeline.runtime.swap import STOPPING, MakeStage, swap
+from pipeline.runtime.swapped import USUAL, Bounds, Ending, Swapped, reason_of
 from pipeline.runtime.trace import Point
 from pipeline.stages.sample import Sample
 from pipeline.swapping.fresh import Sources
@@ -23,6 +25,8 @@ from pipeline.swapping.rehearsal import rehearse
 from pipeline.swapping.shadow import Shadowed, shadow
 from pipeline.telemetry.perfetto import SWAP_ENDINGS
 from pipeline.topology import Lane
+
+NOT_READY = "the server is not ready yet"
 
 
 class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,33 +75,49 @@ class Swapper:
         return self._pipeline.running.blueprint.config
 
     async def swap(self, name: str, order: Order) -> Swapped:
-        """Check, rehearse, hand over, try. ConfigError: there is no such stage."""
+        """Check, rehearse, hand over, try. ConfigError: there is no such stage.
+
+        Whoever waits for it may go: the swap goes on.
+        """
         crew = self._crew(name)
-        was = self._config.stages[name].use
-        if self._is_busy:
-            swapped = Swapped(Ending.REFUSED, "another swap is under way")
-        else:
-            self._is_busy = True
-            try:
+        if not crew.is_running:
+            return Swapped(Ending.REFUSED, NOT_READY)
+        task = crew.beside(self._swap(crew, order))
+        await asyncio.wait([task])
+        return Swapped(Ending.REFUSED, STOPPING) if task.cancelled() else task.result()
+
+    async def _swap(self, crew: Crew, order: Order) -> Swapped:
+        """From the first check to the event in the trace."""
+        was = self._config.stages[crew.name].use
+        try:
+            with self._alone():
                 swapped = await self._try(crew, order)
-            except StagelineError as error:
-                swapped = Swapped(Ending.REFUSED, str(error))
-            finally:
-                self._is_busy = False
-        self._tell(name, was, order.use, swapped)
+        except StagelineError as error:
+            swapped = Swapped(Ending.REFUSED, str(error))
+        except Exception as error:
+            swapped = Swapped(Ending.REFUSED, reason_of(error))
+        self._tell(crew.name, was, order.use, swapped)
         return swapped
 
-    async def shadow(self, name: str, order: Order, seconds: float) -> Shadowed:
-        """Compare, and swap nothing. Raises SwapRefused; ConfigError: there is no such stage."""
-        crew = self._crew(name)
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One at a time. Raises SwapRefused."""
         if self._is_busy:
             raise SwapRefused("another swap is under way")
         self._is_busy = True
         try:
-            blueprint = await self._prepared(crew, order)
-            seen = await shadow(self._pipeline, crew, made_by(blueprint, name), seconds)
+            yield
         finally:
             self._is_busy = False
+
+    async def shadow(self, name: str, order: Order, seconds: float) -> Shadowed:
+        """Compare, and swap nothing. Raises SwapRefused; ConfigError: there is no such stage."""
+        crew = self._crew(name)
+        if not crew.is_running:
+            raise SwapRefused(NOT_READY)
+        with self._alone():
+            blueprint = await self._prepared(crew, order)
+            seen = await shadow(self._pipeline, crew, made_by(blueprint, name), seconds)
         self._pipeline.contexts[name].log.info(
             "shadow", use=order.use, differences=seen.num_differences, reason=seen.reason or None
         )
