@@ -67,8 +67,8 @@ def _fake_runner() -> Any:
 async def _rehearse(words: Words) -> None:
     now = _config(words)
     stage = replace(now.stages[words.stage], use=words.use, options=words.options)
-    before = assemble.check(now)
     after = assemble.check(replace(now, stages=now.stages | {words.stage: stage}))
+    before = _runs_now(now) or after
     stand = build_stand(before, words.stage, words.card, RunnerFactory(_fake_runner))
     feed = feed_for(words.stage, Load.of(words.card, NUM_ROWS), before.graph)
     make, options = after.classes[words.stage], after.options[words.stage]
@@ -83,6 +83,14 @@ async def _rehearse(words: Words) -> None:
         if swapped.ending is not Ending.SWAPPED:
             raise SwapRefused(swapped.reason)
         await _feed(stand, feed, NUM_AFTER)
+
+
+def _runs_now(config: Config) -> assemble.Blueprint | None:
+    """None: the running stage's code was edited since, and does not fit any more. It is not what is tried."""
+    try:
+        return assemble.check(config)
+    except ConfigError:
+        return None
 
 
 @asynccontextmanager

@@ -43,9 +43,9 @@ def test_whoever_waits_may_go_and_the_swap_is_told_of() -> None:
             second = await swapper.swap("sample", SAMPLE)
             assert second.reason == "another swap is under way"
             async with asyncio.timeout(5):
-                while server.pipeline.stages["stream"][0].options.flush_ms != 5:
+                while server.pipeline.stages["stream"][0].options.flush_ms != 5:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
-                while b'stage="stream",ending="swapped"} 1.0' not in server.pipeline.telemetry.render():
+                while b'stage="stream",ending="swapped"} 1.0' not in server.pipeline.telemetry.render():  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             (stream,) = [each for each in swapper.stages() if each.name == "stream"]
             assert stream.options == {"flush_ms": 5}
