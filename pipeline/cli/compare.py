@@ -18,7 +18,7 @@ from pipeline.bench.compare.input import Input, of_recording, of_samples
 from pipeline.bench.compare.ratio import MIN_ROUNDS
 from pipeline.bench.compare.report import comparison_report
 from pipeline.bench.compare.rounds import Times, Timing, Told, time_rounds
-from pipeline.bench.compare.side import BUILT_IN, CONFIGURED, Side, variant
+from pipeline.bench.compare.side import BUILT_IN, CONFIGURED, Side, unseen, variant
 from pipeline.bench.replay import read_recording
 from pipeline.bench.replay.plans import capacity_of
 from pipeline.bench.samples import Load
@@ -133,7 +133,8 @@ class Result(msgspec.Struct, frozen=True):
     times: Times | None
     """None: b did not come to the end of the answers."""
     verdict: str
-    note: str
+    notes: list[str]
+    """What is to be known besides."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -151,13 +152,13 @@ def run(args: argparse.Namespace) -> int:
         Side(name, args.stage, blueprint, card, runner)
         for name, blueprint in zip("ab", blueprints, strict=True)
     )
-    note = busy_note()
+    notes = [note for note in (unseen(a, b), busy_note()) if note]
     fed = _input(args, configured.graph, card, recording)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
         answers = loop.run(compare_answers(a, b, fed, args.patience))
         times = None if answers.failure else loop.run(_timed(args, a, b, fed))
-    result = Result(args.stage, a.use, b.use, answers, times, times.ratio.verdict if times else "", note)
-    printed(args, result, comparison_report(a, b, answers, times, note))
+    result = Result(args.stage, a.use, b.use, answers, times, times.ratio.verdict if times else "", notes)
+    printed(args, result, comparison_report(a, b, answers, times, notes))
     return _status(result, args.max_ratio)
 
 

@@ -10,13 +10,12 @@ from pipeline.bench.compare.rounds import Times
 from pipeline.bench.compare.side import Side
 
 
-def comparison_report(a: Side, b: Side, answers: Answers, times: Times | None, note: str) -> Group:
-    """Both sides, whether they answer the same, and how long they take. `note`: about the machine."""
+def comparison_report(a: Side, b: Side, answers: Answers, times: Times | None, notes: list[str]) -> Group:
+    """Whether they answer the same, and how long they take. `notes`: what is to be known besides."""
     lines = [f"a is {a.use}", f"b is {b.use}", *answer_lines(answers)]
     if times is None:
-        return Group(*map(Text, lines))
-    after = [verdict(times), *([note] if note else [])]
-    return Group(*map(Text, lines), _table(a.stage, times), *map(Text, after))
+        return Group(*map(Text, [*lines, *notes]))
+    return Group(*map(Text, lines), _table(a.stage, times), *map(Text, [verdict(times), *notes]))
 
 
 def answer_lines(answers: Answers) -> list[str]:

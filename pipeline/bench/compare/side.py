@@ -81,3 +81,11 @@ def reason_of(error: Exception) -> str:
     if isinstance(error, ExceptionGroup):
         return reason_of(error.exceptions[0])
     return str(error) if isinstance(error, StagelineError) else repr(error)
+
+
+def unseen(a: Side, b: Side) -> str:
+    """What of two sides is not compared; empty: nothing."""
+    op_a, op_b = (getattr(side.stage_class, "device_op", "") for side in (a, b))
+    if op_a == op_b:
+        return ""
+    return f"Only what runs in the stage is compared: not what it has the device do ({op_a} against {op_b})."

@@ -42,6 +42,10 @@ class Silent(by.spoiled(Sample, SampledBatch, by.drops_it)):  # type: ignore[mis
     pass
 
 
+class OtherDevice(Sample):
+    device_op = "my_lab.sampling:Op"
+
+
 class Failing(Sample):
     async def handle(self, batch: Sequence[StepHandle]) -> None:
         raise ZeroDivisionError("no such step")
@@ -100,6 +104,13 @@ def test_what_differs_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     out = " ".join(capsys.readouterr().out.split())
     assert "They differ in 1 place" in out
     assert "SampledBatch.token_ids[0], after 0 alike: a " in out
+
+
+def test_what_is_not_compared_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("sample", "--b", here("OtherDevice")) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "not what it has the device do" in out
+    assert "my_lab.sampling:Op" in out
 
 
 def test_differences_as_json(capsys: pytest.CaptureFixture[str]) -> None:
