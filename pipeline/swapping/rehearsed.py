@@ -25,6 +25,7 @@ from pipeline.config import Config
 from pipeline.errors import ConfigError, StagelineError, SwapRefused
 from pipeline.messages import StepHandle
 from pipeline.runtime.bridge import RunnerFactory
+from pipeline.runtime.handover import have_same_state
 from pipeline.runtime.inbox import Inbox
 from pipeline.runtime.supervisor import Supervisor
 from pipeline.runtime.swap import swap
@@ -72,13 +73,16 @@ async def _rehearse(words: Words) -> None:
     stand = build_stand(before, words.stage, words.card, RunnerFactory(_fake_runner))
     feed = feed_for(words.stage, Load.of(words.card, NUM_ROWS), before.graph)
     make, options = after.classes[words.stage], after.options[words.stage]
+    moves_state = have_same_state(before.classes[words.stage], make)
     async with _running(stand, feed, before) as supervisor:
-        await _feed(stand, feed, NUM_BEFORE)
+        if moves_state:  # else it would have to wait for the end of requests that have none
+            await _feed(stand, feed, NUM_BEFORE)
         ctx = stand.stages[0].ctx
         swapping = asyncio.ensure_future(
             swap(supervisor, supervisor.crews[0], lambda held: make(held, options), ctx, BOUNDS)
         )
-        await _feed(stand, feed, NUM_AFTER)
+        if moves_state:
+            await _feed(stand, feed, NUM_AFTER)
         swapped = await swapping
         if swapped.ending is not Ending.SWAPPED:
             raise SwapRefused(swapped.reason)

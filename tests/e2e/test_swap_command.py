@@ -56,6 +56,18 @@ def test_a_swap_by_the_command_under_streams(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.nightly
+def test_one_of_another_state_is_rehearsed_and_waits(capsys: pytest.CaptureFixture[str]) -> None:
+    async def main() -> None:
+        async with swappable() as (server, page):
+            async with streaming(server.url, 4, 80, fake_text):
+                assert await swap(page, "filter", f"{HERE}:Calm") == 0
+                assert f"filter is {HERE}:Calm now" in capsys.readouterr().out
+            await server.rest()
+
+    asyncio.run(main())
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("how", ["crash", "wait", "compute"])
 def test_one_that_fails_in_the_server_alone_is_rolled_back(
     how: str, capsys: pytest.CaptureFixture[str]
