@@ -1,12 +1,14 @@
 """Swap: nothing is lost or reordered, and a stage that fails is taken back."""
 
 import asyncio
+import signal
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 import pytest
+import uvloop
 
 from pipeline.errors import StageCrashed
 from pipeline.runtime.stage import NoState, StageContext
@@ -71,6 +73,18 @@ def test_one_that_fails_is_rolled_back_within_a_second(fail: Callable[[], Any], 
         assert said[-1].who == "old" and world.crew.stages == world.olds
 
     asyncio.run(main())
+
+
+def test_what_blocks_is_rolled_back_on_the_loop_of_the_server_too() -> None:
+    async def main() -> None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, lambda: None)  # as serve has some
+        async with counting() as world:
+            feeding = asyncio.create_task(world.feed(range(1, 51)))
+            assert (await world.swap(lambda ctx: Failing(ctx, block))).ending is Ending.ROLLED_BACK
+            assert totals(await world.said(50))
+            await feeding
+
+    uvloop.run(main())
 
 
 def test_a_pool_steps_back_together() -> None:
