@@ -7,15 +7,25 @@ these are bounded by `max_pixels`, which is checked before a pixel is decoded.
 from io import BytesIO
 
 import numpy as np
-from PIL import Image, ImageOps, JpegImagePlugin, PngImagePlugin, WebPImagePlugin
+from PIL import (
+    ExifTags,
+    Image,
+    ImageOps,
+    JpegImagePlugin,
+    MpoImagePlugin,
+    PngImagePlugin,
+    TiffImagePlugin,
+    WebPImagePlugin,
+)
 
 from pipeline.checkpoint.vision import Vision
 from pipeline.images.header import Header, ImageFault, read_header
 
 MAX_RATIO = 16
 """Of the longer side to the shorter one: what is beyond it is cut off before an image is resized."""
-DECODERS = (PngImagePlugin, JpegImagePlugin, WebPImagePlugin)
-"""Loaded before memory is limited."""
+DECODERS = (PngImagePlugin, JpegImagePlugin, WebPImagePlugin, MpoImagePlugin, TiffImagePlugin, ExifTags)
+"""And what they import on their way: where they run (images.worker), no file can be opened any more."""
+Image.preinit()
 Image.MAX_IMAGE_PIXELS = None  # checked here, where it is a fault and not a warning
 
 _RESAMPLINGS = {

@@ -3,7 +3,7 @@
 The limits are the kernel's: so much CPU time for each question, so much memory over what the opening takes.
 Past them it dies, or is killed once its wall-clock time is over, and the next question starts another. stdin
 and stdout: a length of 4 bytes, then that many; the opening, answered by an empty body, then one answer to
-each question.
+each question. From the opening on it can open no file and no socket, so what it imports it imports before.
 """
 
 import os
@@ -65,12 +65,8 @@ class Confined:
         """None: it took more time or memory than it may, or died."""
         self.start()
         process = self._process
-        assert process is not None and process.stdin is not None
-        try:
-            _write(process.stdin, question)
-            answer = _answer(process, timeout_s)
-        except OSError:  # it dies
-            answer = None
+        assert process is not None, "it is started"
+        answer = _exchange(process, question, timeout_s)
         if answer is None:
             self.close()
         return answer
@@ -87,9 +83,7 @@ class Confined:
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
-        assert process.stdin is not None
-        _write(process.stdin, self._opening)
-        if _answer(process, START_S) is None:
+        if _exchange(process, self._opening, START_S) is None:
             process.kill()
             process.communicate()
             raise RuntimeError(f"the process {self._module} does not start")
@@ -101,8 +95,9 @@ def answer_all(open_with: Callable[[bytes], Callable[[bytes], bytes]]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server's, which closes stdin
     opening = msgspec.msgpack.decode(_next(sys.stdin.buffer) or b"", type=_Opening)
     answer = open_with(opening.words)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _limit_memory(opening.bounds.memory_bytes)
+    for none in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE):
+        resource.setrlimit(none, (0, 0))
     _write(sys.stdout.buffer, b"")
     while (question := _next(sys.stdin.buffer)) is not None:
         _limit_time(opening.bounds.cpu_s)
@@ -121,11 +116,16 @@ def _next(stream: IO[bytes]) -> bytes | None:
     return stream.read(LENGTH.unpack(head)[0]) if len(head) == LENGTH.size else None
 
 
-def _answer(process: subprocess.Popen[bytes], timeout_s: float) -> bytes | None:
-    """None: there is none within the time, or it has died."""
+def _exchange(process: subprocess.Popen[bytes], body: bytes, timeout_s: float) -> bytes | None:
+    """None: there is no answer within the time, or it has died."""
     until_s = time.monotonic() + timeout_s
-    head = _read(process, LENGTH.size, until_s)
-    return None if head is None else _read(process, LENGTH.unpack(head)[0], until_s)
+    assert process.stdin is not None
+    try:
+        _write(process.stdin, body)
+        head = _read(process, LENGTH.size, until_s)
+        return None if head is None else _read(process, LENGTH.unpack(head)[0], until_s)
+    except OSError:  # it dies
+        return None
 
 
 def _read(process: subprocess.Popen[bytes], size: int, until_s: float) -> bytes | None:

@@ -110,3 +110,14 @@ def test_who_is_preempted_brings_its_images_again(num_blocks: int) -> None:
     sent = admitted_images(w.plans)
     assert w.core.num_preemptions and len(sent) == 3 + w.core.num_preemptions
     assert all(each in ([1], []) for each in sent) and not w.core._live
+
+
+def test_a_device_that_was_lost_is_sent_them_again() -> None:
+    w = world()
+    token_ids, images = prompt(1, "ab", 4)
+    w.add(replace(asking(0, token_ids, max_tokens=9), images=images))
+    w.step()
+    w.core.device_lost()
+    w.core.device_ready(DEVICE)
+    w.run()
+    assert admitted_images(w.plans) == [[1], [1]]

@@ -100,6 +100,14 @@ def test_it_is_turned_as_its_exif_says(vision: Vision) -> None:
     assert np.array_equal(array(lying), array(straight)[:, ::-1, ::-1])
 
 
+def test_of_a_photograph_with_a_preview_the_first_picture_counts(vision: Vision) -> None:
+    first, second = (Image.open(BytesIO(picture(seed))) for seed in (1, 2))
+    pair, single = BytesIO(), BytesIO()
+    first.save(pair, "MPO", save_all=True, append_images=[second])
+    first.save(single, "JPEG")
+    assert pixels_of(pair.getvalue(), vision, MAX_PIXELS) == pixels_of(single.getvalue(), vision, MAX_PIXELS)
+
+
 def chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
