@@ -138,6 +138,7 @@ def test_chunks_preemptions_and_company_change_no_answer(card: ModelCard) -> Non
     serve(card, one_by_one)
     tight = DEVICE + "num_blocks = 14\nmax_num_batched_tokens = 10\n[stages.images]\nworkers = 2\n"
     serve(card, together, tight)
+    serve(card, together, tight + '[stages.schedule.options]\nseparation = "split"\n')
 
 
 def test_text_is_answered_while_images_wait(card: ModelCard, monkeypatch: pytest.MonkeyPatch) -> None:

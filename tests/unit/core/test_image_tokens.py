@@ -6,10 +6,18 @@ import pytest
 from tokenizers import AddedToken
 
 from pipeline.core.chat import ChatTemplate
+from pipeline.core.gate import Gate
 from pipeline.core.image_tokens import check_read, with_images
 from pipeline.core.prompts import PromptEncoder
 from pipeline.errors import RequestError
-from pipeline.messages import ChatMessage, GenerateRequest, ImagePart, PromptImage, SamplingParams
+from pipeline.messages import (
+    ChatMessage,
+    DeviceReady,
+    GenerateRequest,
+    ImagePart,
+    PromptImage,
+    SamplingParams,
+)
 from tests import tiny_models, tiny_vision
 
 TEXTS = (
@@ -113,3 +121,15 @@ def test_images_that_nobody_has_read_are_refused() -> None:
     with pytest.raises(RequestError, match=r"no \[stages\.images\]") as raised:
         check_read(request)
     assert (raised.value.code, raised.value.param) == ("images_not_enabled", "here")
+
+
+def test_the_gate_counts_them_and_learns_nothing_of_text_by_them() -> None:
+    gate = Gate()
+    gate.open(DeviceReady(num_blocks=10, block_size=16, max_num_seqs=4, max_num_batched_tokens=64), None)
+    chat = [ChatMessage("user", "a" * 40, images=(ImagePart(0, "here"),))]
+    for request_id, num_tokens in ((0, 110), (1, 110)):  # 40 characters are taken for 10 tokens
+        request = GenerateRequest(request_id, None, chat, SamplingParams(), 0, 0, num_image_tokens=100)
+        gate.enter(request)
+        assert gate.gauges()["gate_queued_prefill_tokens"] == num_tokens
+        gate.tokenized(request_id, num_tokens)
+        gate.started(request_id, 1)
