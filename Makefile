@@ -41,7 +41,7 @@ format: .venv/.dev  ## Format the code and fix what lint can fix
 	@$(BIN)/ruff format .
 
 bench: .venv/.dev  ## Measure stages and pipeline with a runner that costs nothing; PEERS=FILE: servers too
-	@for stage in tokenize schedule execute sample detokenize stream; do $(BIN)/stageline bench $$stage --fake; done
+	@for stage in ingress tokenize schedule execute sample detokenize stream; do $(BIN)/stageline bench $$stage --fake; done
 	@$(BIN)/stageline bench pipeline --fake $(ARGS)
 	@if [ -n '$(PEERS)' ]; then PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/loadgen versus '$(PEERS)' --beside-busy $(VERSUS); fi
 

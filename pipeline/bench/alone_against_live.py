@@ -38,6 +38,8 @@ LIMIT = 0.15
 _DEVICE = "device"
 _ORDER = WHOLE.names
 _LOOK_S = 0.2
+_STDERR = 2
+"""The file descriptor: standard output is the table's."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -133,7 +135,7 @@ async def _load(args: argparse.Namespace, port: int, division: cores.Division | 
     command = (sys.executable, "-m", "loadgen", "replay", "--trace", args.trace or "")
     with cores.kept_to(division.clients if division else None):
         process = await asyncio.create_subprocess_exec(
-            *command, "--url", f"http://127.0.0.1:{port}", *args.loadgen, stdout=sys.stderr
+            *command, "--url", f"http://127.0.0.1:{port}", *args.loadgen, stdout=_STDERR
         )
     if await process.wait() == 2:
         raise StagelineError("loadgen could not replay the trace; its reason stands above")

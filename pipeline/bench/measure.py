@@ -86,41 +86,38 @@ async def bench_stage(
     try:
         async with running(stand, feed):
             await feed.send(stand, max(num_messages // 10, WARM_UP) if num_warm is None else num_warm)
-            before, since_ns = _Mark.of(stand, feed, meter), stand.clock()
+            before = _Mark.of(stand, feed, meter)
             with watching or nullcontext():
                 await feed.send(stand, num_messages)
-                until_ns = stand.clock()
-            after = _Mark.of(stand, feed, meter)
-            services = feed.services_us(stand, since_ns)
-            handled = stand.handled_us(since_ns)
+                after = _Mark.of(stand, feed, meter)
     except BaseExceptionGroup as group:
         raise _fault(name, group) from _first(group)
+    services = feed.services_us(stand, before.at_ns)
     if not services:
         raise StagelineError(f"{name} was sent nothing that could be measured")
+    queue = None if rate == "max" else meter.queue(before.at_ns, after.at_ns)
+    handled = stand.handled_us(before.at_ns)
     return StageResult(
         stage=name,
         use=stand.use,
         workers=len(stand.stages),
         rate=rate,
         messages=len(services),
-        rows=after.num_rows - before.num_rows,
-        batches=after.num_batches - before.num_batches,
         p50_us=quantile(services, 0.5),
         p99_us=quantile(services, 0.99),
         busy_s=sum(services) / 1e6,
         handled_s=sum(handled) / 1e6,
         handled_p50_us=quantile(handled, 0.5) if handled else 0.0,
-        wakeups=after.wakeups - before.wakeups,
-        seconds=(until_ns - since_ns) / 1e9,
-        recorded_s=(after.recorded_ns - before.recorded_ns) / 1e9,
         rows_left_out=feed.num_left_out,
-        queue=None if rate == "max" else meter.queue(since_ns, until_ns),
+        queue=queue,
+        **after.since(before),
     )
 
 
 class _Mark(NamedTuple):
     """How things stand at one moment."""
 
+    at_ns: int
     num_rows: int
     recorded_ns: int
     num_batches: int
@@ -129,7 +126,17 @@ class _Mark(NamedTuple):
     @classmethod
     def of(cls, stand: Stand, feed: Feed, meter: Meter) -> "_Mark":
         wakeups = stand.inbox.stats().wakeups
-        return cls(feed.num_rows, feed.recorded_ns, meter.num_batches, wakeups)
+        return cls(stand.clock(), feed.num_rows, feed.recorded_ns, meter.num_batches, wakeups)
+
+    def since(self, before: "_Mark") -> dict[str, Any]:
+        """What has come between the two, as fields of StageResult."""
+        return {
+            "seconds": (self.at_ns - before.at_ns) / 1e9,
+            "rows": self.num_rows - before.num_rows,
+            "recorded_s": (self.recorded_ns - before.recorded_ns) / 1e9,
+            "batches": self.num_batches - before.num_batches,
+            "wakeups": self.wakeups - before.wakeups,
+        }
 
 
 async def count_allocations(stand: Stand, feed: Feed, name: str, num_messages: int) -> Allocations:
