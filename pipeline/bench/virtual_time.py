@@ -3,8 +3,8 @@
 While something computes, here or in a thread that the loop was given work for, its clock goes as the
 machine's does; where it would sleep until a timer, the clock jumps to it. So a recorded hour takes as long as
 the stage works in it, and still comes with all its gaps: timers fire, patience runs out, policies see the
-times that they saw. It knows nothing of processes, nor of threads that were not started by `run_in_executor`: time may jump
-while they work.
+times that they saw. It knows nothing of processes, nor of threads that were not started by `run_in_executor`:
+time may jump while they work.
 """
 
 import asyncio
