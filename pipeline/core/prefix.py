@@ -19,6 +19,8 @@ class Link(NamedTuple):
     tokens: bytes
     """Its token ids, 4 bytes each."""
     key: bytes
+    images: bytes = b""
+    """Which images have tokens in it: see images_in."""
 
 
 NOWHERE = -1
@@ -97,7 +99,7 @@ class PrefixHash:
 
     def _link(self, kind: bytes, parent: bytes, token_ids: Iterable[int], images: bytes) -> Link:
         tokens = self._pack(*token_ids)
-        return Link(parent, tokens, self._hash(kind, parent + tokens + images))
+        return Link(parent, tokens, self._hash(kind, parent + tokens + images), images)
 
     def _hash(self, kind: bytes, data: bytes) -> bytes:
         return blake2b(data, digest_size=KEY_BYTES, key=self._secret, person=kind).digest()

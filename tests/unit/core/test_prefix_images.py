@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from pipeline.core.prefix import images_in
 from pipeline.messages import DeviceReady, PromptImage, StepPlan
 from tests.scheduler_world import World
-from tests.unit.core.test_prefix_cache import BLOCK, DEVICE, asking, world
+from tests.unit.core.test_prefix_cache import BLOCK, DEVICE, OneKey, asking, world
 
 IMAGE = 5
 NUM_TOKENS = 6
@@ -65,6 +65,11 @@ def test_the_last_of_several_counts() -> None:
     assert ask(w, 1, "ab", 2, "ef", 4) == 8
     assert ask(w, 2, "ef", 2, "cd", 4) == 0
     assert ask(w, 3, "ab", 2, "cd", 4) == 16
+
+
+def test_a_collision_of_images_is_a_miss() -> None:
+    w = world(hashing=OneKey)
+    assert [ask(w, 0, "ab", 4), ask(w, 1, "cd", 4), ask(w, 2, "ab", 4)] == [0, 0, 4]
 
 
 IMAGES = st.lists(
