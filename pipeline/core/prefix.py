@@ -19,8 +19,6 @@ class Link(NamedTuple):
     tokens: bytes
     """Its token ids, 4 bytes each."""
     key: bytes
-    images: bytes = b""
-    """Which images have tokens in it: see images_in."""
 
 
 NOWHERE = -1
@@ -43,10 +41,12 @@ class Entry:
     """on disk."""
     is_from_disk: bool = False
     """It has been brought to host memory from there, and was not asked for since."""
+    images: bytes = b""
+    """Which have tokens in it: see images_in. Not known of what was found on disk."""
 
-    def is_behind(self, parent: "Entry | None", link: Link) -> bool:
+    def is_behind(self, parent: "Entry | None", link: Link, images: bytes = b"") -> bool:
         """It is the one block of that content which was computed behind `parent`."""
-        return self.parent is parent and self.link == link
+        return self.parent is parent and self.link == link and self.images == images
 
     @property
     def is_lost(self) -> bool:
@@ -99,7 +99,7 @@ class PrefixHash:
 
     def _link(self, kind: bytes, parent: bytes, token_ids: Iterable[int], images: bytes) -> Link:
         tokens = self._pack(*token_ids)
-        return Link(parent, tokens, self._hash(kind, parent + tokens + images), images)
+        return Link(parent, tokens, self._hash(kind, parent + tokens + images))
 
     def _hash(self, kind: bytes, data: bytes) -> bytes:
         return blake2b(data, digest_size=KEY_BYTES, key=self._secret, person=kind).digest()

@@ -268,7 +268,7 @@ class PrefixCache:
         for index in range(start, num_lasting // self._block_size):
             link = self._link(sequence, index)
             entry = self._entries.get(link.key)
-            if entry is None or not entry.is_behind(parent, link):
+            if entry is None or not entry.is_behind(parent, link, self._images(sequence, index)):
                 return
             yield entry
             parent = entry
@@ -279,13 +279,14 @@ class PrefixCache:
         One that has the key and is another's stays while it is on the device, else it gives way.
         """
         entries, link = sequence.prefix.entries, self._link(sequence, index)
+        images = self._images(sequence, index)
         parent = entries[-1] if entries else None
         entry = self._entries.get(link.key)
-        if entry is not None and entry.block == NOWHERE and not entry.is_behind(parent, link):
+        if entry is not None and entry.block == NOWHERE and not entry.is_behind(parent, link, images):
             self.tiers.discard(entry)
             entry = None
         if entry is None:
-            entry = self._entries[link.key] = Entry(link, parent, index)
+            entry = self._entries[link.key] = Entry(link, parent, index, images=images)
         return entry
 
     def _put(self, entry: Entry, block: int) -> None:
@@ -301,11 +302,16 @@ class PrefixCache:
         """Of its block `index`, whose tokens are known; `index` grows by one at most from call to call."""
         links, size = sequence.prefix.links, self._block_size
         if index == len(links):
-            start, end, terms = index * size, (index + 1) * size, sequence.terms
-            token_ids, images = sequence.token_ids[start:end], images_in(sequence.images, start, end)
+            terms, token_ids = sequence.terms, sequence.token_ids[index * size : (index + 1) * size]
+            images = self._images(sequence, index)
             links.append(
                 self._hash.after(links[-1], token_ids, images)
                 if links
                 else self._hash.first(terms.tenant, terms.cache_salt, token_ids, images)
             )
         return links[index]
+
+    def _images(self, sequence: Sequence, index: int) -> bytes:
+        """In its block `index`."""
+        start = index * self._block_size
+        return images_in(sequence.images, start, start + self._block_size) if sequence.images else b""

@@ -195,7 +195,7 @@ class Shelves:
         self._next_id += 1
         self._moves[self._next_id] = _Move(entry, place, shelf, is_fetch)
         is_first = entry.parent is None
-        self._outbox.append(DiskMove(self._next_id, place, shelf, is_fetch, is_first, *entry.link[:3]))
+        self._outbox.append(DiskMove(self._next_id, place, shelf, is_fetch, is_first, *entry.link))
 
     def moved(self, moved: DiskMoved) -> None:
         """The disk has tried; `are_good` says with what success."""
