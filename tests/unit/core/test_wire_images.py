@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from openapi_spec_validator import validate
 
 from pipeline.core.wire import ImageLimits, Limits, parse_chat, parse_response, parse_tokenize
 from pipeline.core.wire.chat import parse_messages
@@ -177,3 +178,7 @@ def test_the_document_has_images_where_the_model_sees() -> None:
         for name, kind in (("ChatRequest", "image_url"), ("ResponseRequest", "input_image")):
             assert (kind in msgspec.json.encode(schemas[name]).decode()) is is_there
         assert "image_url" not in msgspec.json.encode(schemas["TokenizeRequest"]).decode()
+
+
+def test_the_document_with_images_is_valid() -> None:
+    validate(document(SEES, "1"))
