@@ -12,11 +12,21 @@ import pytest
 from pipeline import assemble
 from pipeline.__main__ import main
 from pipeline.bench.replay import Pace, read_recording, replay_feed
+from pipeline.bench.replay.clients import Client
 from pipeline.bench.sources import fake_runner
 from pipeline.bench.stand import Feed, Stand, build_stand, running
 from pipeline.checkpoint.card import ModelCard
 from pipeline.config import loads
-from pipeline.messages import NO_TOKEN, SampledBatch, TextBatch, TokenBatch
+from pipeline.messages import (
+    NO_TOKEN,
+    Completion,
+    FinishReason,
+    Open,
+    SampledBatch,
+    TextBatch,
+    Timings,
+    TokenBatch,
+)
 from pipeline.runtime.recording import Recording
 from pipeline.runtime.stage import NoOptions, Stage
 from pipeline.runtime.testing import DEFAULT_CAPACITY
@@ -275,3 +285,14 @@ def test_what_steps_cost_is_fitted_from_a_recording(
     assert measured["source"] == "recording"
     assert all(1e6 < value < 100e6 for _, value in measured["step"]["base"])
     assert bench(capsys, "execute", "--fit", str(folder / "execute.rec"), "--out", str(out))["ready"]
+
+
+def test_clients_of_a_replay_are_written_to(fake_card: ModelCard, folder: Path) -> None:
+    """What they are written is the text of the recording, as SSE."""
+    written: list[bytes] = []
+    opened = [message for message in of(folder, "stream") if isinstance(message, Open)]
+    client = Client(opened[0], written.append)
+    client.delta("ab", 1)
+    client.done(Completion(FinishReason.LENGTH, 1, 1, Timings((), 0, None)))
+    assert b'"text":"ab"' in written[0]
+    assert b"data: [DONE]" in written[1]

@@ -7,8 +7,10 @@ from typing import Any
 
 from pipeline.bench.replay.anew import Change, anew, num_rows_of, unchanged
 from pipeline.bench.replay.begun import Begun
+from pipeline.bench.replay.clients import Clients
 from pipeline.bench.replay.pace import Pace
 from pipeline.bench.stand import Feed, Stand
+from pipeline.messages import Open
 from pipeline.runtime.inbox import Taken
 from pipeline.runtime.recording import Entry, Recording
 
@@ -31,10 +33,14 @@ class Messages(Feed):
         self._begun = Begun()
         self._num_read = self._num_sent = 0
         self._taken: _TakenCount | None = None
+        self._clients: Clients | None = None
+        self._has_clients = any(isinstance(entry.message, Open) for entry in recording.entries)
 
     async def send(self, stand: Stand, num_messages: int) -> None:
         """The next ones of the recording, and those that were taken together with the last of them."""
         taken = self._taken = self._taken or _TakenCount(stand)
+        if self._has_clients and self._clients is None:
+            self._clients = await Clients.connected()
         part = self._part(num_messages)
         if self._pace.factor is None:
             for _, batch in groupby(part, lambda entry: entry.batch):
@@ -51,6 +57,10 @@ class Messages(Feed):
 
     def gave(self, stand: Stand, message: object) -> None:
         pass
+
+    def end(self, stand: Stand) -> None:
+        if self._clients is not None:
+            self._clients.close()
 
     def _part(self, num_messages: int) -> Sequence[Entry]:
         entries, begin = self._entries, self._num_read
@@ -69,6 +79,8 @@ class Messages(Feed):
         self.num_left_out = self._begun.num_left_out
         if message is None:
             return
+        if self._clients is not None and isinstance(message, Open):
+            message = self._clients.of(message)
         message = self._change(message)
         self._num_sent += 1
         self.num_rows += num_rows_of(message)
