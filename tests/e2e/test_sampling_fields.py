@@ -198,7 +198,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"stop_token_ids": [-1]}, "stop_token_ids", "token ids from 0"),
     ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "-1 or from 1"),
     ({"logprobs": 21}, "logprobs", "from 0 to 20"),
-    ({"prompt_logprobs": 1}, "prompt_logprobs", "not supported"),
+    ({"prompt_logprobs": 21}, "prompt_logprobs", "from 0 to 20"),
 ]
 
 

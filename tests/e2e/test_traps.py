@@ -172,7 +172,7 @@ def test_what_the_server_lacks_is_refused_by_name(fake_card: ModelCard) -> None:
             {"top_p": 0},
             {"use_beam_search": True},
             {"suffix": "x"},
-            {"prompt_logprobs": 1},
+            {"prompt_logprobs": 1, "stream": True},
             {"cache_pin": True},
             {"top_q": 1},
         ):
