@@ -30,12 +30,19 @@ class Copies:
 
     Args:
         begin: called when the first batch is taken, before the stage handles it, with the time.
+        end: called when it is closed, with the time; the stage does not handle a batch then.
         heard: given each message that is taken; gives the one that the stage gets instead.
     """
 
-    def __init__(self, inbox: Inbox[Any], begin: Callable[[int], None], heard: Callable[[Any], Any]) -> None:
+    def __init__(
+        self,
+        inbox: Inbox[Any],
+        begin: Callable[[int], None],
+        end: Callable[[int], None],
+        heard: Callable[[Any], Any],
+    ) -> None:
         self._inbox = inbox
-        self._begin = begin
+        self._begin, self._end = begin, end
         self._heard = heard
         self._batches: deque[list[_Copy]] = deque()
         self._num_bytes = 0
@@ -54,6 +61,7 @@ class Copies:
         """No more is copied; what waits can still be taken. Idempotent."""
         if self.end_ns is None:
             self.end_ns = at_ns
+            self._end(at_ns)
             self._inbox.taps = tuple(tap for tap in self._inbox.taps if tap != self._tap)
             self._has_come.set()
 

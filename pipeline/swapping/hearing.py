@@ -63,7 +63,7 @@ class Hearing:
 
     def for_a(self, message: Any) -> Any:
         """The same; whom it is to answer by a sink lets us hear of it."""
-        return heard(message, self._a)
+        return heard(message, self._a_says)
 
     def for_b(self, message: Any) -> Any:
         return heard(message, self._said_by_b.append)
@@ -104,9 +104,14 @@ class Hearing:
 
         return tap
 
+    def _a_says(self, message: object) -> None:
+        """To a sink, which outlives the shadow."""
+        if self._end_ns == _NEVER_NS:
+            self._a(message)
+
     def _a(self, message: object) -> None:
         if self._is_closed:
-            return  # a sink that outlives the shadow
+            return
         of = self._of
         facts = [fact for fact in self._facts(message) if of is None or fact[0].request_id in of]
         self._ended.update(_ended_by(facts))

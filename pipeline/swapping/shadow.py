@@ -154,7 +154,7 @@ class _Shadow:
         self._crew = crew
         self._stage = stage
         self._hearing = hearing
-        self._copies = Copies(crew.inbox, self._begin, hearing.for_a)
+        self._copies = Copies(crew.inbox, self._begin, hearing.end, hearing.for_a)
         if requests is not None:
             self._copies.request_ids = requests
         self._state: Any = None
@@ -219,7 +219,6 @@ class _Shadow:
 
     async def _settle(self) -> None:
         """What the serving one has sent is heard when it is taken."""
-        self._hearing.end(self._copies.end_ns or perf_counter_ns())
         with suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_S):
                 await asyncio.sleep(_LOOK_S)

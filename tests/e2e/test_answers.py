@@ -54,7 +54,7 @@ BACKENDS = {
 }
 
 
-SLOW = {"torch fp32", "torch bf16"}
+SLOW = {"torch fp32", "torch bf16", "host bf16"}
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ NUM_TOKENS = 32
 TEXT = Path(__file__).parents[2] / "LICENSE"
 
 
+@pytest.mark.nightly
 @pytest.mark.model
 def test_logits_and_greedy_tokens_are_those_of_transformers(model_card: ModelCard) -> None:
     prompts = real_prompts(model_card)

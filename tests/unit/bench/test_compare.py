@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 from collections.abc import Callable
+from time import perf_counter_ns, sleep
 from typing import Any, TypeVar
 
 import pytest
@@ -84,11 +85,16 @@ class SlowDevice(Execute):
 
 
 class SlowThread(Tokenize):
-    """All that its thread is asked for, it does twice."""
+    """Its thread takes twice as long, and leaves the others alone meanwhile."""
 
     async def _in_thread(self, work: Callable[[], R]) -> R:
-        await super()._in_thread(work)
-        return await super()._in_thread(work)
+        def slowly() -> R:
+            begin_ns = perf_counter_ns()
+            done = work()
+            sleep((perf_counter_ns() - begin_ns) / 1e9)
+            return done
+
+        return await super()._in_thread(slowly)
 
 
 SLOW: dict[str, StageClass] = {"execute": SlowDevice, "tokenize": SlowThread}
