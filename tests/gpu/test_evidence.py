@@ -110,6 +110,7 @@ def test_auto_is_torch_without_a_compiler_whatever_the_evidence(monkeypatch: pyt
     assert isinstance(build_runner(TINY, random_tensors(TINY), options, evidence={"int8": GOOD}), Runner)
 
 
+@pytest.mark.nightly
 def test_evaluating_scores_every_token_of_whole_windows(card: ModelCard) -> None:
     vocab = card.architecture.vocab_size
     token_ids = [k * 7 % vocab for k in range(2 * WINDOW + 100)]

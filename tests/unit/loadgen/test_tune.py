@@ -91,7 +91,8 @@ def wait_for(happens: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_and_gone_on(
     world: World, capsys: pytest.CaptureFixture[str], number: signal.Signals
 ) -> None:
@@ -144,6 +145,7 @@ def test_a_server_that_dies_during_a_run_is_a_failed_cell(
     assert "failed: the server ended with code 7 during the run" in out and "out of memory" in out
 
 
+@pytest.mark.nightly
 def test_an_slo_is_what_is_aimed_at(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(world.arguments("--vary", "device.max_num_seqs=2,8", "--slo", "ttft=350ms")) == 0
     out = capsys.readouterr().out
