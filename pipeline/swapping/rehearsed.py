@@ -34,7 +34,7 @@ from pipeline.runtime.testing import FakeRunner
 from pipeline.swapping.rehearsal import Outcome, Words
 
 BOUNDS = Bounds(start_s=20.0, batch_s=2.0, trial_s=0.0, trial_batches=20, max_trial_s=2.0)
-NUM_BEFORE, NUM_AFTER, NUM_ROWS = 30, 100, 8
+NUM_BEFORE, NUM_MEANWHILE, NUM_AFTER, NUM_ROWS = 30, 10, 100, 8
 _FEED_S = 15.0
 
 
@@ -81,8 +81,8 @@ async def _rehearse(words: Words) -> None:
         swapping = asyncio.ensure_future(
             swap(supervisor, supervisor.crews[0], lambda held: make(held, options), ctx, BOUNDS)
         )
-        if moves_state:
-            await _feed(stand, feed, NUM_AFTER)
+        while moves_state and not swapping.done():  # so that the trial has something to handle
+            await _feed(stand, feed, NUM_MEANWHILE)
         swapped = await swapping
         if swapped.ending is not Ending.SWAPPED:
             raise SwapRefused(swapped.reason)
