@@ -6,6 +6,7 @@ this process, never by a path. Prompts are in it only where the configuration le
 """
 
 import asyncio
+import os
 
 import msgspec
 from aiohttp import web
@@ -16,6 +17,10 @@ from pipeline.recordings.wanted import Wanted
 from pipeline.stages.ingress.replies import json_response
 
 _BODY_S = 5.0
+
+
+_PIECE = 1 << 18
+"""Bytes of a file read at once."""
 
 
 class RecordingsApi:
@@ -49,7 +54,13 @@ class RecordingsApi:
             "Content-Type": "application/octet-stream",
             "Content-Disposition": f'attachment; filename="{path.name}"',
         }
-        return web.FileResponse(path, headers=headers)
+        response = web.StreamResponse(headers=headers)
+        with path.open("rb") as file:  # web.FileResponse leaves it open where its client goes
+            response.content_length = os.fstat(file.fileno()).st_size
+            await response.prepare(request)
+            while piece := await asyncio.to_thread(file.read, _PIECE):
+                await response.write(piece)
+        return response
 
     async def remove(self, request: web.Request) -> web.Response:
         """204: it has ended, and its file is deleted."""

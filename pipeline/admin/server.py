@@ -108,7 +108,7 @@ class AdminServer:
         app.router.add_get("/api/recordings", self.recordings.list)
         app.router.add_post("/api/recordings", self.recordings.begin)
         app.router.add_post("/api/recordings/{id}/stop", self.recordings.end)
-        app.router.add_get("/api/recordings/{id}", self.recordings.file)
+        app.router.add_get("/api/recordings/{id}", self.recordings.file, allow_head=False)
         app.router.add_delete("/api/recordings/{id}", self.recordings.remove)
         app.router.add_get("/metrics", api.metrics)
         app.router.add_get("/debug/trace", api.trace)

@@ -119,7 +119,10 @@ class Recordings:
         if not kept.recorder.reason:
             raise RequestError(f"{name} is not ended yet: stop it first.", status=409, code="not_ended")
         await kept.recorder.stop("")
-        return kept.recorder.file.path
+        path = kept.recorder.file.path
+        if not path.exists():
+            raise RequestError(f"The file of {name} has been removed.", status=404, code="file_removed")
+        return path
 
     async def remove(self, name: str) -> None:
         """End it, and delete its file. Raises RequestError."""
