@@ -24,10 +24,9 @@ from pipeline.bench.samples import (
 from pipeline.bench.stand import Feed, Stand
 from pipeline.core.policies import SchedulingOptions, make_policies
 from pipeline.core.scheduling import Scheduler
-from pipeline.errors import RequestError, StagelineError
+from pipeline.errors import StagelineError
 from pipeline.messages import (
     Cancel,
-    Completion,
     DeviceReady,
     FinishReason,
     GenerateRequest,
@@ -41,6 +40,7 @@ from pipeline.messages import (
     TokenCall,
     TokenizedRequest,
 )
+from pipeline.messages.stand_ins import TAKES_ALL
 from pipeline.runtime.testing import fake_drops
 from pipeline.topology import CREDITS, WHOLE, Graph, Lane
 
@@ -92,29 +92,13 @@ class Steps(Feed):
             if self._opens:
                 for row in rows:
                     if row.position == 0:
-                        stand.inbox.post(Open(row.request_id, Sink(), perf_counter_ns()))
+                        stand.inbox.post(Open(row.request_id, TAKES_ALL, perf_counter_ns()))
             await stand.inbox.send(self._make(self._load, step_id, rows, perf_counter_ns()))
             while stand.inbox.stats().depth:  # noqa: ASYNC110 - a pass of the loop, not a time
                 await asyncio.sleep(0)
 
     def gave(self, stand: Stand, message: object) -> None:
         pass
-
-
-class Sink:
-    """A client that takes everything and costs nothing."""
-
-    def delta(self, text: str, num_tokens: int) -> None: ...
-
-    def done(self, completion: Completion) -> None: ...
-
-    def error(self, error: RequestError) -> None: ...
-
-    def buffered_bytes(self) -> int:
-        return 0
-
-    def is_away(self) -> bool:
-        return False
 
 
 class Device(Feed):

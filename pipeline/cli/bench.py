@@ -14,6 +14,7 @@ from pipeline.bench.report import planning_report, whole_report
 from pipeline.bench.whole import WholeSettings, measure
 from pipeline.cli import Commands, printed
 from pipeline.cli.bench_stage import add_arguments
+from pipeline.cli.numbers import count, positive
 from pipeline.core.policies import SchedulingOptions
 from pipeline.core.policies.make import ORDERS
 from pipeline.topology import WHOLE
@@ -61,9 +62,9 @@ class _Whats(argparse._SubParsersAction):  # type: ignore[type-arg]  # generic f
 
 def _register_planning(benches: Commands) -> None:
     parser = benches.add_parser("plan", help="the scheduler alone: planning a step, under each policy")
-    parser.add_argument("--running", type=_count, default=1024, metavar="N", help="default: %(default)s")
-    parser.add_argument("--waiting", type=_count, default=4096, metavar="N", help="default: %(default)s")
-    parser.add_argument("--steps", type=_count, default=300, metavar="N", help="default: %(default)s")
+    parser.add_argument("--running", type=count, default=1024, metavar="N", help="default: %(default)s")
+    parser.add_argument("--waiting", type=count, default=4096, metavar="N", help="default: %(default)s")
+    parser.add_argument("--steps", type=count, default=300, metavar="N", help="default: %(default)s")
     parser.add_argument("--policy", metavar="NAME", help="one of them, or an import path; default: all")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.set_defaults(run=run_planning)
@@ -76,15 +77,15 @@ def _register_whole(benches: Commands) -> None:
     parser.add_argument(
         "--fake", action="store_true", required=True, help="run the runner that costs nothing"
     )
-    parser.add_argument("--clients", type=_count, default=256, metavar="N", help="default: %(default)s")
-    parser.add_argument("--seconds", type=_positive, default=10.0, metavar="S", help="default: %(default)g")
+    parser.add_argument("--clients", type=count, default=256, metavar="N", help="default: %(default)s")
+    parser.add_argument("--seconds", type=positive, default=10.0, metavar="S", help="default: %(default)g")
     parser.add_argument(
-        "--tokens", type=_count, default=512, metavar="N", help="of each request (default %(default)s)"
+        "--tokens", type=count, default=512, metavar="N", help="of each request (default %(default)s)"
     )
     parser.add_argument(
-        "--flush-tokens", type=_count, metavar="N", help="the streamer's rule; default: the config's"
+        "--flush-tokens", type=count, metavar="N", help="the streamer's rule; default: the config's"
     )
-    parser.add_argument("--flush-ms", type=_positive, metavar="MS", help="likewise")
+    parser.add_argument("--flush-ms", type=positive, metavar="MS", help="likewise")
     parser.add_argument("--protocol", choices=("ws", "sse"), default="ws", help="default: %(default)s")
     parser.add_argument("--profile", type=Path, metavar="FILE", help="save cProfile's figures of the server")
     costs = parser.add_mutually_exclusive_group()
@@ -137,17 +138,3 @@ def run_whole(args: argparse.Namespace) -> int:
     for reason in result.failures:
         print(f"failed: {reason}", file=sys.stderr)
     return 1 if result.num_failures else 0
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return value
-
-
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError("must be a number above 0")
-    return value

@@ -24,6 +24,7 @@ from pipeline.checkpoint.card import ModelCard
 from pipeline.checkpoint.fake import byte_card
 from pipeline.checkpoint.model import load_card
 from pipeline.cli import printed
+from pipeline.cli.numbers import count, positive
 from pipeline.config import load, override
 from pipeline.errors import ConfigError
 from pipeline.simulate.measured import encode
@@ -81,11 +82,11 @@ def _add_source(parser: argparse.ArgumentParser, stage: str | None) -> None:
     source = parser.add_argument_group("what it is given")
     source.add_argument("--replay", type=Path, metavar="FILE", help="a recording of its inbox")
     source.add_argument(
-        "--rows", type=_count, default=64, metavar="N", help="rows a step (default %(default)s)"
+        "--rows", type=count, default=64, metavar="N", help="rows a step (default %(default)s)"
     )
     source.add_argument(
         "--steps",
-        type=_count,
+        type=count,
         default=NUM_STEPS.get(stage or "", 2000),
         metavar="N",
         help="messages to measure (default %(default)s)",
@@ -110,7 +111,7 @@ def _add_time(parser: argparse.ArgumentParser) -> None:
     )
     time.add_argument(
         "--at",
-        type=_positive,
+        type=positive,
         metavar="N",
         help="say how busy it would be at N rows/s (tokens, or requests where a row is one); default: as "
         "recorded",
@@ -235,22 +236,8 @@ def _rate(text: str) -> str:
     return text
 
 
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return value
-
-
 def _step_ms(text: str) -> float:
     value = float(text)
     if not 0 <= value <= 60_000:
         raise argparse.ArgumentTypeError("must be from 0 to 60000")
-    return value
-
-
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError("must be a number above 0")
     return value

@@ -27,6 +27,7 @@ from pipeline.checkpoint.card import ModelCard
 from pipeline.checkpoint.fake import byte_card
 from pipeline.checkpoint.model import load_card
 from pipeline.cli import Commands, printed
+from pipeline.cli.numbers import count, positive
 from pipeline.config import load, override
 from pipeline.messages import DeviceReady, StepPlan
 from pipeline.runtime.recording import Recording
@@ -81,10 +82,10 @@ def register(commands: Commands) -> None:
 def _add_input(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--replay", type=Path, metavar="FILE", help="a recording of its inbox, not samples")
     parser.add_argument(
-        "--rows", type=_count, default=64, metavar="N", help="rows a step (default %(default)s)"
+        "--rows", type=count, default=64, metavar="N", help="rows a step (default %(default)s)"
     )
     parser.add_argument(
-        "--requests", type=_count, metavar="N", help="whose answers are compared (default: twice the rows)"
+        "--requests", type=count, metavar="N", help="whose answers are compared (default: twice the rows)"
     )
     parser.add_argument("--model", metavar="REF", help="model reference; default: the config's")
     parser.add_argument(
@@ -95,7 +96,7 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
 def _add_timing(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--steps",
-        type=_count,
+        type=count,
         metavar="N",
         help=f"messages of each side in a round (default {STEPS}; tokenize {FEWER['tokenize'][1]}, "
         f"execute {FEWER['execute'][1]})",
@@ -112,11 +113,11 @@ def _add_timing(parser: argparse.ArgumentParser) -> None:
         help="of execute: open each device once, not for each turn; there must be memory for both",
     )
     parser.add_argument(
-        "--max-ratio", type=_positive, metavar="X", help="fail where b surely takes over X times as long as a"
+        "--max-ratio", type=positive, metavar="X", help="fail where b surely takes over X times as long as a"
     )
     parser.add_argument(
         "--patience",
-        type=_positive,
+        type=positive,
         default=PATIENCE_S,
         metavar="S",
         help="a stage that gives nothing for so long has lost a message (default %(default)g s)",
@@ -216,22 +217,8 @@ def _option(text: str) -> tuple[str, object]:
         return key.strip(), value
 
 
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return value
-
-
 def _rounds(text: str) -> int:
     value = int(text)
     if value < MIN_ROUNDS:
         raise argparse.ArgumentTypeError(f"must be at least {MIN_ROUNDS}, or nothing could be said for sure")
-    return value
-
-
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError("must be a number above 0")
     return value

@@ -14,6 +14,7 @@ from pipeline.checkpoint.card import ModelCard
 from pipeline.checkpoint.model import load_card, num_parameters
 from pipeline.checkpoint.weight_files import size_bytes
 from pipeline.cli import Commands
+from pipeline.cli.numbers import count
 from pipeline.gpu.kv.dtype import KvDtype, block_bytes
 from pipeline.gpu.memory.free import free_host_bytes
 from pipeline.gpu.memory.plan import Load, MemoryPlan, plan_memory
@@ -45,14 +46,14 @@ def register(commands: Commands) -> None:
     parser.add_argument("--config", type=Path, metavar="FILE", help="default: ./config.toml if it is there")
     parser.add_argument("--model", metavar="REF", help="model reference")
     parser.add_argument(
-        "--context", type=_count, required=True, metavar="N", help="tokens of a request, with its answer"
+        "--context", type=count, required=True, metavar="N", help="tokens of a request, with its answer"
     )
     parser.add_argument("--output", type=int, default=0, metavar="N", help="of these, the answer's")
     parser.add_argument(
-        "--concurrency", type=_count, default=1, metavar="C", help="requests that are to run at once"
+        "--concurrency", type=count, default=1, metavar="C", help="requests that are to run at once"
     )
     parser.add_argument("--kv-dtype", choices=get_args(KvDtype), help="what keys and values are stored as")
-    parser.add_argument("--block-size", type=_count, metavar="N", help="tokens a block")
+    parser.add_argument("--block-size", type=count, metavar="N", help="tokens a block")
     parser.add_argument(
         "--kv-memory",
         metavar="SIZE",
@@ -155,10 +156,3 @@ def _rows(memory: Memory) -> list[tuple[str, str]]:
 
 def _size(num_bytes: int) -> str:
     return f"{num_bytes / 2**30:,.2f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:,.1f} MiB"
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return value

@@ -18,6 +18,7 @@ from loadgen.errors import LoadgenError
 from loadgen.traces import FORMAT_NAMES, Blocks, load
 from pipeline.checkpoint.model import load_card
 from pipeline.cli import Commands
+from pipeline.cli.numbers import count, positive
 from pipeline.errors import ConfigError
 from pipeline.simulate.against import AIM, compare, read_result, workload_of
 from pipeline.simulate.case import Case
@@ -73,20 +74,20 @@ def _add_workload(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what arrives")
     group.add_argument("--trace", type=Path, metavar="FILE", help="recorded traffic")
     group.add_argument("--format", metavar="NAME", help=f"default: by content; {', '.join(FORMAT_NAMES)}")
-    group.add_argument("--limit", type=_count, metavar="N", help="only the first N requests")
-    group.add_argument("--max-input", type=_count, metavar="N", help="cut longer prompts to N tokens")
-    group.add_argument("--max-output", type=_count, metavar="N", help="cut longer answers to N tokens")
+    group.add_argument("--limit", type=count, metavar="N", help="only the first N requests")
+    group.add_argument("--max-input", type=count, metavar="N", help="cut longer prompts to N tokens")
+    group.add_argument("--max-output", type=count, metavar="N", help="cut longer answers to N tokens")
     group.add_argument(
         "--max-tokens",
-        type=_count,
+        type=count,
         metavar="N",
         help="what every client asks for at most; default: just what its answer has, which tells sjf all",
     )
-    group.add_argument("--repeat", type=_count, default=1, metavar="N", help="the trace N times over")
+    group.add_argument("--repeat", type=count, default=1, metavar="N", help="the trace N times over")
     pace = group.add_mutually_exclusive_group()
-    pace.add_argument("--rate", type=_positive, metavar="X", help="mean requests/s; default: as recorded")
+    pace.add_argument("--rate", type=positive, metavar="X", help="mean requests/s; default: as recorded")
     pace.add_argument(
-        "--load", type=_positive, metavar="X", help="times what the replicas can bear under fcfs, e.g. 0.9"
+        "--load", type=positive, metavar="X", help="times what the replicas can bear under fcfs, e.g. 0.9"
     )
 
 
@@ -99,13 +100,13 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
         "--model", default="llama-3.1-8b", metavar="NAME", help=f"{', '.join(MODELS)}, or a model reference"
     )
     group.add_argument("--dtype", default="bfloat16", help="default: %(default)s")
-    group.add_argument("--gpus", type=_count, default=1, metavar="N", help="of a replica, tensor parallel")
+    group.add_argument("--gpus", type=count, default=1, metavar="N", help="of a replica, tensor parallel")
     group.add_argument(
         "--replicas", type=_counts, default=[1], metavar="N,...", help="one run each (default 1)"
     )
-    group.add_argument("--price", type=_positive, metavar="X", help="of a GPU, $ per hour")
+    group.add_argument("--price", type=positive, metavar="X", help="of a GPU, $ per hour")
     for name in ("max-num-seqs", "max-num-batched-tokens", "block-size", "num-blocks", "max-model-len"):
-        group.add_argument(f"--{name}", type=_count, metavar="N", help="as in config.toml")
+        group.add_argument(f"--{name}", type=count, metavar="N", help="as in config.toml")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -268,19 +269,5 @@ def _progress(total: int) -> Iterator[Any]:
         yield lambda done, sent: bar.update(task, completed=done + sent)
 
 
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return value
-
-
 def _counts(text: str) -> list[int]:
-    return [_count(part) for part in text.split(",")]
-
-
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError("must be a number above 0")
-    return value
+    return [count(part) for part in text.split(",")]

@@ -4,7 +4,6 @@ import msgspec
 
 from pipeline.core.coalesce import NEVER_NS, FlushRule
 from pipeline.core.credit import Credit
-from pipeline.errors import RequestError
 from pipeline.messages import (
     SEGMENTS,
     STEP_SEGMENTS,
@@ -16,6 +15,7 @@ from pipeline.messages import (
     Timings,
     TokenLogprob,
 )
+from pipeline.messages.stand_ins import TakesAll
 
 NEVER_DUE = 1 << 62
 """Later than any time of the clock, ns."""
@@ -30,20 +30,8 @@ class Ending(msgspec.Struct, frozen=True, gc=False):
     taken_ns: int
 
 
-class Gone:
+class Gone(TakesAll):
     """The sink of a request whose client has been given up; its rows still come until it is cancelled."""
-
-    def delta(self, text: str, num_tokens: int) -> None: ...
-
-    def done(self, completion: Completion) -> None: ...
-
-    def error(self, error: RequestError) -> None: ...
-
-    def buffered_bytes(self) -> int:
-        return 0
-
-    def is_away(self) -> bool:
-        return False
 
 
 class Answer:

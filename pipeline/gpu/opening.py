@@ -4,12 +4,12 @@ A thread of the server and a process of its own open the same; the process is to
 """
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from pipeline.checkpoint.card import ModelCard
+from pipeline.checkpoint.words import path_as_text, path_of_text
 from pipeline.core.import_path import resolve
 from pipeline.gpu.options import RunnerOptions
 
@@ -30,12 +30,12 @@ class RunnerWords(msgspec.Struct, frozen=True):
     """That stage's."""
 
     def encoded(self) -> bytes:
-        return msgspec.msgpack.encode(self, enc_hook=_path_as_text)
+        return msgspec.msgpack.encode(self, enc_hook=path_as_text)
 
 
 def from_words(words: bytes, num_workers: int) -> "Callable[[], Runner]":
     """What opens the runners of so many workers, one a call, each on the thread that it is for."""
-    read = msgspec.msgpack.decode(words, type=RunnerWords, dec_hook=_path_of_text)
+    read = msgspec.msgpack.decode(words, type=RunnerWords, dec_hook=path_of_text)
     stage = resolve("stages.sample.use", read.sample)
     sample_options = msgspec.convert(read.sample_options, stage.Options)
     return opener(read.card, read.options, stage, sample_options, num_workers)
@@ -66,15 +66,3 @@ def opener(
         return runner
 
     return open_runner
-
-
-def _path_as_text(value: object) -> str:
-    if isinstance(value, Path):
-        return str(value)
-    raise NotImplementedError(f"a {type(value).__name__} has no words")
-
-
-def _path_of_text(kind: type, value: Any) -> Any:
-    if issubclass(kind, Path):
-        return kind(value)
-    raise NotImplementedError(f"no words make a {kind.__name__}")

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from pipeline.checkpoint.card import ModelCard
+from pipeline.checkpoint.words import path_as_text
 from pipeline.config import Config, StageConfig
 from pipeline.errors import SwapRefused
 
@@ -65,7 +66,7 @@ async def rehearse(config: Config, stage: str, use: str, options: dict[str, Any]
     )
     try:
         async with asyncio.timeout(PROCESS_S):
-            told, _ = await process.communicate(msgspec.msgpack.encode(words, enc_hook=str))
+            told, _ = await process.communicate(msgspec.msgpack.encode(words, enc_hook=path_as_text))
     except TimeoutError as error:
         raise SwapRefused(f"in its rehearsal it did not come to an end within {PROCESS_S:g} s") from error
     finally:

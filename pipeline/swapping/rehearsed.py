@@ -9,7 +9,6 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,6 +20,7 @@ from pipeline import config as configuration
 from pipeline.bench.feeds import feed_for
 from pipeline.bench.samples import Load
 from pipeline.bench.stand import Feed, Stand, build_stand
+from pipeline.checkpoint.words import path_of_text
 from pipeline.config import Config
 from pipeline.errors import ConfigError, StagelineError, SwapRefused
 from pipeline.messages import StepHandle
@@ -42,7 +42,7 @@ def main() -> None:
     """Reads Words, writes an Outcome; what the stage prints goes to stderr."""
     out = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    words = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Words, dec_hook=_path_of_text)
+    words = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Words, dec_hook=path_of_text)
     sys.path[:] = words.path
     logs.configure("warning", "text")
     outcome = Outcome(_outcome(words))
@@ -156,9 +156,3 @@ def _config(words: Words) -> Config:
 
 def _first(error: BaseException) -> BaseException:
     return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
-
-
-def _path_of_text(kind: type, value: Any) -> Any:
-    if issubclass(kind, Path):
-        return kind(value)
-    raise NotImplementedError(f"no words make a {kind.__name__}")
