@@ -76,16 +76,16 @@ def data_of(message: object) -> object:
 
 def encode(message: object) -> bytes:
     """Its fields. Waits for a step's device; raises what its fault raises."""
-    return encoder(kind_of(message))(message)
+    written = written_of(kind_of(message))
+    return _encode(message if written is None else written(message))
 
 
-def encoder(kind: str) -> Callable[[Any], bytes]:
-    """`encode` for messages of this kind."""
-    written = _FORMS[kind].written
-    return _encode if written is None else lambda message: _encode(written(message))
+def written_of(kind: str) -> Callable[[Any], msgspec.Struct] | None:
+    """What makes, of a message of this kind, that whose fields are written; None: they are its own."""
+    return _FORMS[kind].written
 
 
-def decode(kind: str, data: bytes) -> Any:
+def decode(kind: str, data: bytes | msgspec.Raw) -> Any:
     """The message. StagelineError: it is none."""
     form = _FORMS.get(kind)
     if form is None:

@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from pipeline.messages import (
+    NO_TOKEN,
     Admitted,
     ChatMessage,
     DiskMoves,
@@ -138,6 +139,9 @@ class Redactor:
 
     def _sampling(self, sampling: SamplingParams) -> SamplingParams:
         """What stops or bans text must not be found in prose, or outputs would be others."""
+        says_nothing = not (sampling.stop or sampling.bad_words or sampling.bad_token_ids)
+        if says_nothing and not (sampling.allowed_token_ids or sampling.logit_bias or sampling.grammar):
+            return sampling
         return replace(
             sampling,
             stop=_marks(sampling.stop),
@@ -174,18 +178,27 @@ class Redactor:
     # steps ----------------------------------------------------------------------------------
 
     def _plan(self, plan: StepPlan) -> StepPlan:
-        output = self._prose.output
+        """Most rows decode, come first, and have their token on the device still."""
+        token_ids, output = plan.token_ids, self._prose.output
+        on_device = token_ids[: token_ids.count(NO_TOKEN)]
+        if on_device.count(NO_TOKEN) < len(on_device):
+            on_device = []
+        if len(on_device) == len(token_ids) and not (plan.admitted or plan.scored):
+            return plan
         return replace(
             plan,
-            token_ids=output(plan.token_ids, plan.step_id),
+            token_ids=on_device + output(token_ids[len(on_device) :], plan.step_id),
             admitted=[self._admitted(each) for each in plan.admitted],
             scored=[replace(each, token_ids=output(each.token_ids, plan.step_id)) for each in plan.scored],
         )
 
     def _admitted(self, admitted: Admitted) -> Admitted:
+        sampling = self._sampling(admitted.sampling)
+        if sampling is admitted.sampling and not (admitted.token_ids or admitted.images):
+            return admitted
         return replace(
             admitted,
-            sampling=self._sampling(admitted.sampling),
+            sampling=sampling,
             token_ids=self._prose.prompt(admitted.token_ids),
             images=tuple(map(self._image, admitted.images)),
         )

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from time import perf_counter_ns
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import structlog
@@ -226,11 +226,16 @@ def _words(card: ModelCard) -> tuple[list[int], frozenset[int]]:
 def _writing(redactor: Redactor | None, kind: type) -> Writing:
     name = codec.kind_of_type(kind)
     is_ready = codec.is_ready if name == StepHandle.__name__ else None
-    encode = codec.encoder(name)
+    written = codec.written_of(name)
     if redactor is None:
-        return Writing(name, encode, is_ready)
-    redacted = redactor.redacted
-    return Writing(name, lambda message: encode(redacted(codec.data_of(message))), is_ready)
+        return Writing(name, written, is_ready)
+    return Writing(name, _redacted(redactor.redacted, written), is_ready)
+
+
+def _redacted(redacted: Callable[[Any], Any], written: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
+    if written is None:
+        return redacted
+    return lambda message: written(redacted(codec.data_of(message)))
 
 
 def _within(field: str, asked: N | None, most: N, at_least: float) -> N:

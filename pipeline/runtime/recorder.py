@@ -21,9 +21,10 @@ class Writing(NamedTuple):
     """How the messages of one class are written; see messages.recorded."""
 
     kind: str
-    encode: Callable[[Any], bytes]
+    written: Callable[[Any], Any] | None = None
+    """What is written in a message's place, in msgpack; None: itself."""
     is_ready: Callable[[Any], bool] | None = None
-    """Whether `encode` would not wait; raises if it always would. None: it never does."""
+    """Whether `written` would not wait; raises if it always would. None: it never does."""
 
 
 class Recorder:
@@ -102,22 +103,21 @@ class Recorder:
         messages, all_sent_ns, num_control, taken_ns = taken
         begin_ns, writings = self._begin_ns, self._writings
         written: list[Written] = []
-        num_bytes = num_lost = 0
+        num_lost = 0
         for index, message in enumerate(messages):
             kind = type(message)
             writing = writings[kind] if kind in writings else self._learn(kind)
             if writing is None:
                 num_control -= index < taken.num_control
             elif writing.is_ready is None or (is_ready := _answer(writing.is_ready, message)):
-                data = writing.encode(message)
-                num_bytes += len(data)
-                written.append((all_sent_ns[index] - begin_ns, writing.kind, data))
+                fields = message if writing.written is None else writing.written(message)
+                written.append((all_sent_ns[index] - begin_ns, writing.kind, fields))
             elif waits and is_ready is not None:
                 return False
             else:
                 num_lost += 1
         self.num_lost += num_lost
-        if written and not self.file.add(Batch(taken_ns - begin_ns, num_control, written), num_bytes):
+        if written and not self.file.add(Batch(taken_ns - begin_ns, num_control, written)):
             self.end(self.file.refusal)
         return True
 

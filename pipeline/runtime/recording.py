@@ -8,15 +8,15 @@ The first frame is the `Header`, the last one the `End`, both msgpack maps; betw
 `Batch`es, in msgpack too. Times are in ns since the recording's begin. A file without its end, since who
 wrote it was killed, is read as far as it goes.
 
-A file knows no message: who writes it brings the bytes, who reads it may bring a codec.
+A file knows no message: who writes it brings what msgpack can write, who reads it may bring a codec.
 """
 
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from struct import Struct
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -24,13 +24,14 @@ from pipeline.errors import StagelineError
 from pipeline.messages import recorded
 
 MAGIC = b"stageline recording \n"
-VERSION = 1
-"""Of the file's form. Rises when a reader of the version before would misread it."""
+VERSION = 2
+"""Of the file's form. Rises when a reader of the version before would misread it. 1, which is still read: a
+message was a string of bytes with its fields in it."""
 FRAME = Struct("<IIc")
 HEADER, BATCHES, END = b"H", b"B", b"E"
 
 T = TypeVar("T")
-Decode = Callable[[str, bytes], Any]
+Decode = Callable[[str, bytes | msgspec.Raw], Any]
 """Of a message's kind and bytes. Raises StagelineError."""
 
 
@@ -93,8 +94,8 @@ class Recording(NamedTuple):
     """and this, where the file ends."""
 
 
-Written: TypeAlias = tuple[int, str, bytes]
-"""One message in the file: when it was sent, its kind and its bytes."""
+Written: TypeAlias = tuple[int, str, Any]
+"""One message to be written: when it was sent, its kind, and what has its fields."""
 
 
 class Batch(NamedTuple):
@@ -106,14 +107,19 @@ class Batch(NamedTuple):
     messages: list[Written]
 
 
-_encode = msgspec.msgpack.Encoder().encode
-_batches = msgspec.msgpack.Decoder(list[Batch])
+class _Batch(msgspec.Struct, Generic[T], array_like=True):
+    """As it is read."""
+
+    taken_ns: int
+    num_control: int
+    messages: list[tuple[int, str, T]]
 
 
-def frame(kind: bytes, body: Header | Sequence[Batch] | End) -> bytes:
-    """As it stands in the file."""
-    packed = _encode(body)
-    return FRAME.pack(len(packed), zlib.adler32(packed), kind) + packed
+_BATCHES: dict[int, msgspec.msgpack.Decoder[Any]] = {
+    1: msgspec.msgpack.Decoder(list[_Batch[bytes]]),
+    2: msgspec.msgpack.Decoder(list[_Batch[msgspec.Raw]]),
+}
+"""By the file's version."""
 
 
 def read(path: Path, decode: Decode = recorded.decode, schema: int = recorded.SCHEMA) -> Recording:
@@ -144,7 +150,7 @@ def _read(data: bytes, decode: Decode, schema: int) -> Recording:
         if kind == END:
             end = _part(body, msgspec.msgpack.Decoder(End), at)
             break
-        for batch in _part(body, _batches, at):
+        for batch in _part(body, _BATCHES[header.version], at):
             entries += _entries(batch, next(numbers), decode, at)
     return Recording(header, entries, end, "" if end else frames.cut)
 
@@ -183,7 +189,7 @@ def _header(first: tuple[bytes, bytes, int] | None, schema: int) -> Header:
         raise StagelineError("ends before its header does")
     _, body, at = first
     versions = _part(body, msgspec.msgpack.Decoder(_Versions), at)
-    if versions.version > VERSION or versions.schema > schema:
+    if versions.version not in _BATCHES or versions.schema > schema:
         raise StagelineError(
             f"is of version {versions.version} with messages of schema {versions.schema}; "
             f"this Stageline reads up to {VERSION} and {schema}"
@@ -205,7 +211,7 @@ def _part(body: bytes, decoder: msgspec.msgpack.Decoder[T], at: int) -> T:
         raise StagelineError(f"is damaged at byte {at:,}: {error}") from error
 
 
-def _entries(batch: Batch, number: int, decode: Decode, at: int) -> Iterator[Entry]:
+def _entries(batch: _Batch[Any], number: int, decode: Decode, at: int) -> Iterator[Entry]:
     for index, (sent_ns, kind, data) in enumerate(batch.messages):
         try:
             message = decode(kind, data)

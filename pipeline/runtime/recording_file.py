@@ -6,17 +6,17 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from pipeline.errors import StagelineError
-from pipeline.runtime.recording import BATCHES, END, HEADER, MAGIC, Batch, End, Header, frame
+from pipeline.runtime.recording import END, HEADER, MAGIC, Batch, End, Header
+from pipeline.runtime.recording_frame import Batches, frame, seal
 
-CHUNK_BYTES = 1 << 16
+CHUNK_BYTES = 1 << 18
 FLUSH_NS = int(0.5e9)
-"""What was added is packed and given to the thread in chunks, or with a batch so long after the last one."""
+"""What was added goes to the thread in chunks, or with a batch so long after the last one. To wake the thread
+costs as much as to write 64 KiB."""
 MAX_UNWRITTEN_BYTES = 16 << 20
 """More than a disk may be behind by."""
 _END_BYTES = 256
 """Kept free for the end."""
-_BATCH_BYTES, _MESSAGE_BYTES = 32, 64
-"""What each takes beside its messages' data, at most."""
 
 
 class RecordingFile:
@@ -29,98 +29,96 @@ class RecordingFile:
         """Why it took a batch no more; empty: it takes them."""
         self.fault = ""
         """Why the thread has given up; empty: it has not."""
-        self._max_bytes = max_bytes
-        self._waiting: list[Batch] = []
-        self._waiting_bytes = 0
-        """What they may take, at most."""
+        self._room = max_bytes - _END_BYTES - len(MAGIC)
+        """For what is not given to the thread."""
+        self._waiting = Batches()
         self._due_ns = 0
         """A batch that was taken then or later is not to wait."""
-        self._num_packed = self._num_written = 0
+        self._num_given, self._num_written = len(MAGIC), 0
         """Bytes that were given to the thread, and those that it has dealt with."""
-        self._packed_batches = self._packed_messages = 0
-        self._chunks: SimpleQueue[bytes | None] = SimpleQueue()
+        self._given_batches = 0
+        self.num_messages = 0
+        self._frames: SimpleQueue[bytearray | None] = SimpleQueue()
         try:
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except OSError as error:
             raise StagelineError(f"{path}: cannot be written: {error.strerror}") from error
         self._thread = threading.Thread(target=self._write, name="recording", daemon=True)
         self._thread.start()
-        self._give(MAGIC + frame(HEADER, header))
+        self._give(frame(HEADER, header))
 
     @property
     def num_bytes(self) -> int:
-        """So far, at most; once it has ended, exactly."""
-        return self._num_packed + self._waiting_bytes
+        """So far, as they will be in the file."""
+        return self._num_given + (self._waiting.num_bytes if self._waiting.num_batches else 0)
 
     @property
     def num_batches(self) -> int:
-        return self._packed_batches + len(self._waiting)
+        return self._given_batches + self._waiting.num_batches
 
-    @property
-    def num_messages(self) -> int:
-        return self._packed_messages + sum(len(batch.messages) for batch in self._waiting)
+    def add(self, batch: Batch) -> bool:
+        """Most batches just wait for their chunk. False: `refusal` says why it is not added.
 
-    def add(self, batch: Batch, num_bytes: int) -> bool:
-        """Costs little: most batches just wait for their chunk. False: `refusal` says why it is not added.
-
-        Args:
-            num_bytes: of its messages' data.
+        Raises what msgpack raises of a message that it cannot write.
         """
-        num_bytes += _BATCH_BYTES + _MESSAGE_BYTES * len(batch.messages)
-        if self._waiting_bytes + num_bytes > self._chunk_room or batch.taken_ns >= self._due_ns:
-            self._pack()
+        waiting = self._waiting
+        size = waiting.num_bytes
+        if size > CHUNK_BYTES or batch.taken_ns >= self._due_ns:
+            self._give_waiting()
             self._due_ns = batch.taken_ns + FLUSH_NS
-            self.refusal = self._refusal(num_bytes)
-            if self.refusal:
+            if refusal := self._refusal():
+                self.refusal = refusal
                 return False
-        self._waiting.append(batch)
-        self._waiting_bytes += num_bytes
+            waiting = self._waiting
+            size = waiting.num_bytes
+        waiting.add(batch)
+        if waiting.num_bytes > self._room:
+            waiting.take_back(size)
+            self.refusal = "it is as large as it may be"
+            return False
+        self.num_messages += len(batch.messages)
         return True
 
     def end(self, reason: str, num_lost: int) -> None:
         """Nothing more is added; the thread writes what there is, and ends."""
-        self._pack()
+        self._give_waiting()
         self._give(frame(END, End(reason, self.num_batches, self.num_messages, num_lost)))
-        self._chunks.put(None)
+        self._frames.put(None)
 
     def join(self) -> None:
         """Until all of it is in the file. Waits for the disk; after `end`."""
         self._thread.join()
 
-    def _refusal(self, num_bytes: int) -> str:
+    def _refusal(self) -> str:
         if self.fault:
             return self.fault
-        if self._num_packed - self._num_written > MAX_UNWRITTEN_BYTES:
-            return "the disk is too slow"
-        return "it is as large as it may be" if num_bytes > self._room else ""
+        return "the disk is too slow" if self._num_given - self._num_written > MAX_UNWRITTEN_BYTES else ""
 
-    @property
-    def _room(self) -> int:
-        return self._max_bytes - self._num_packed - _END_BYTES
+    def _give_waiting(self) -> None:
+        if self._waiting.num_batches:
+            self._given_batches += self._waiting.num_batches
+            self._give(self._waiting.frame())
+            self._waiting = Batches()
 
-    def _pack(self) -> None:
-        if self._waiting:
-            self._packed_messages, self._packed_batches = self.num_messages, self.num_batches
-            self._give(frame(BATCHES, self._waiting))
-            self._waiting, self._waiting_bytes = [], 0
-
-    def _give(self, chunk: bytes) -> None:
-        self._num_packed += len(chunk)
-        self._chunk_room = min(CHUNK_BYTES, self._room)
-        self._chunks.put(chunk)
+    def _give(self, frame: bytearray) -> None:
+        self._num_given += len(frame)
+        self._room -= len(frame)
+        self._frames.put(frame)
 
     def _write(self) -> None:
         try:
-            while (chunk := self._chunks.get()) is not None:
+            self._put(MAGIC)
+            self._num_written += len(MAGIC)
+            while (frame := self._frames.get()) is not None:
                 if not self.fault:
-                    self._put(chunk)
-                self._num_written += len(chunk)
+                    self._put(seal(frame))
+                self._num_written += len(frame)
         finally:
             os.close(self._fd)
 
-    def _put(self, chunk: bytes) -> None:
+    def _put(self, data: bytes | bytearray) -> None:
         try:
-            left = memoryview(chunk)
+            left = memoryview(data)
             while left:
                 left = left[os.write(self._fd, left) :]
         except OSError as error:

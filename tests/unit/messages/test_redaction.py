@@ -15,6 +15,7 @@ from pipeline.messages import (
     GenerateRequest,
     Grammar,
     SamplingParams,
+    StepPlan,
     Terms,
     TextBatch,
     TokenBatch,
@@ -174,6 +175,19 @@ def test_ends_stay_where_they_were() -> None:
     token_ids = REDACTOR.redacted(batch).token_ids
     assert token_ids[1:] == [END, NO_TOKEN] and token_ids[0] in IDS
     assert tokenized([END, 3000, END])[::2] == [END, END]
+
+
+@pytest.mark.parametrize(
+    "token_ids",
+    [[NO_TOKEN] * 5, [NO_TOKEN, NO_TOKEN, 3001, 3002], [3001, NO_TOKEN, 3002, NO_TOKEN], [3001, END], []],
+)
+def test_rows_of_a_plan_whose_token_is_on_the_device_stay(token_ids: list[int]) -> None:
+    plan = StepPlan(7, 1, [], [], [], [], [], [], token_ids, [], [], [], [])
+    redacted = REDACTOR.redacted(plan).token_ids
+    assert [each if each in (NO_TOKEN, END) else -9 for each in token_ids] == [
+        each if each in (NO_TOKEN, END) else -9 for each in redacted
+    ]
+    assert not {3001, 3002} & set(redacted)
 
 
 def test_stop_strings_are_not_in_the_prose() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline.messages import Cancel, FinishReason, Grant, StepPlan
-from pipeline.messages.recorded import encode, is_ready, kind_of_type
+from pipeline.messages.recorded import is_ready, kind_of_type, written_of
 from pipeline.runtime.inbox import Inbox
 from pipeline.runtime.recorder import Recorder, Writing
 from pipeline.runtime.recording import Recording, read
@@ -18,7 +18,8 @@ from tests.unit.runtime.test_recording import HEAD
 
 
 def writing(kind: type) -> Writing:
-    return Writing(kind_of_type(kind), encode, is_ready if issubclass(kind, Step) else None)
+    name = kind_of_type(kind)
+    return Writing(name, written_of(name), is_ready if issubclass(kind, Step) else None)
 
 
 Play = Callable[[Inbox[Any], Recorder], Awaitable[None]]
@@ -167,6 +168,21 @@ def test_what_cannot_be_written_ends_it_and_harms_nobody(tmp_path: Path) -> None
     recorder, recording = play(tmp_path / "a.rec", do)
     assert "object cannot be recorded" in recorder.reason
     assert [entry.message for entry in recording.entries] == [Grant(1, 8)]
+
+
+def test_a_message_that_msgpack_cannot_write_ends_it_and_is_left_out(tmp_path: Path) -> None:
+    async def do(inbox: Inbox[Any], recorder: Recorder) -> None:
+        inbox.offer(Grant(1, 8))
+        await inbox.recv_many()
+        inbox.offer(Grant(2, 8))
+        inbox.offer(Grant(3, object()))  # type: ignore[arg-type]
+        assert len(await inbox.recv_many()) == 2
+        assert inbox.taps == ()
+
+    recorder, recording = play(tmp_path / "a.rec", do)
+    assert "object is unsupported" in recorder.reason
+    assert [entry.message for entry in recording.entries] == [Grant(1, 8)]
+    assert recorder.file.num_messages == 1
 
 
 def test_a_disk_that_is_behind_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,10 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import StagelineError
-from pipeline.messages import Cancel, FinishReason, Grant
-from pipeline.messages.recorded import SCHEMA, encode, kind_of
-from pipeline.runtime.recording import FRAME, HEADER, MAGIC, VERSION, Batch, Header, Written, frame, read
-from pipeline.runtime.recording_file import FLUSH_NS, RecordingFile
+from pipeline.messages import Cancel, FinishReason, Grant, Rejected
+from pipeline.messages.recorded import SCHEMA, encode, kind_of, written_of
+from pipeline.runtime.recording import BATCHES as BATCHES_FRAME
+from pipeline.runtime.recording import FRAME, HEADER, MAGIC, VERSION, Batch, Header, Written, read
+from pipeline.runtime.recording_file import CHUNK_BYTES, FLUSH_NS, RecordingFile
+from pipeline.runtime.recording_frame import frame, seal
 
 HEAD = Header(
     schema=SCHEMA,
@@ -34,7 +36,9 @@ HEAD = Header(
 
 
 def written(message: object, sent_ns: int = 0) -> Written:
-    return sent_ns, kind_of(message), encode(message)
+    kind = kind_of(message)
+    form = written_of(kind)
+    return sent_ns, kind, message if form is None else form(message)
 
 
 BATCHES = (
@@ -43,14 +47,10 @@ BATCHES = (
 )
 
 
-def add(file: RecordingFile, batch: Batch) -> bool:
-    return file.add(batch, sum(len(data) for _, _, data in batch.messages))
-
-
 def recorded(path: Path, batches: tuple[Batch, ...] = BATCHES, max_bytes: int = 1 << 20) -> RecordingFile:
     file = RecordingFile(path, HEAD, max_bytes)
     for batch in batches:
-        assert add(file, batch)
+        assert file.add(batch)
     file.end("it was stopped", num_lost=2)
     file.join()
     return file
@@ -84,7 +84,7 @@ def test_it_never_grows_past_its_bound(tmp_path: Path) -> None:
     path = tmp_path / "a.rec"
     file = RecordingFile(path, HEAD, max_bytes=2000)
     num_added = 0
-    while add(file, BATCHES[0]):
+    while file.add(BATCHES[0]):
         num_added += 1
     assert file.refusal == "it is as large as it may be"
     file.end("it is full", 0)
@@ -97,9 +97,9 @@ def test_what_a_killed_server_leaves_is_up_to_half_a_second_old(tmp_path: Path) 
     path = tmp_path / "a.rec"
     file = RecordingFile(path, HEAD, 1 << 20)
     for taken_ns in (100, 200, FLUSH_NS, FLUSH_NS + 300):
-        assert add(file, Batch(taken_ns, 0, [written(Grant(1, 8))]))
+        assert file.add(Batch(taken_ns, 0, [written(Grant(1, 8))]))
     until = monotonic() + 10
-    while file._num_written < file._num_packed and monotonic() < until:
+    while file._num_written < file._num_given and monotonic() < until:
         sleep(0.001)
     left = read(path)
     assert [entry.taken_ns for entry in left.entries] == [100, 200, FLUSH_NS]
@@ -107,6 +107,22 @@ def test_what_a_killed_server_leaves_is_up_to_half_a_second_old(tmp_path: Path) 
     file.end("", 0)
     file.join()
     assert len(read(path).entries) == 4
+
+
+def test_chunks_are_written_while_it_goes_on(tmp_path: Path) -> None:
+    """And many batches in many chunks are read as they were added."""
+    path = tmp_path / "a.rec"
+    file = RecordingFile(path, HEAD, 1 << 24)
+    batches = [
+        Batch(number, 0, [written(Rejected(number, "why " * 250, 400, None, None))]) for number in range(800)
+    ]
+    for batch in batches:
+        assert file.add(batch)
+    assert file._num_given > 2 * CHUNK_BYTES
+    file.end("", 0)
+    file.join()
+    assert [entry.message.request_id for entry in read(path).entries] == list(range(800))
+    assert file.num_bytes == path.stat().st_size
 
 
 def test_cut_off_anywhere_it_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
@@ -127,7 +143,7 @@ def test_cut_off_anywhere_it_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
 
 def test_cut_off_in_its_header_it_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.rec"
-    path.write_bytes((MAGIC + frame(HEADER, HEAD))[:-1])
+    path.write_bytes((MAGIC + seal(frame(HEADER, HEAD)))[:-1])
     with pytest.raises(StagelineError, match=r"a\.rec: ends before its header does"):
         read(path)
 
@@ -145,7 +161,7 @@ def test_damage_is_found(tmp_path: Path) -> None:
 
 def test_a_message_that_is_none_is_damage(tmp_path: Path) -> None:
     path = tmp_path / "a.rec"
-    recorded(path, (BATCHES[1], Batch(1, 0, [(1, "Gossip", b"\x80")])))
+    recorded(path, (BATCHES[1], Batch(1, 0, [(1, "Gossip", {})])))
     with pytest.raises(StagelineError, match=r"a\.rec: is damaged in the frame at byte \d+: 'Gossip' is no"):
         read(path)
 
@@ -158,12 +174,26 @@ def test_what_is_no_recording_is_refused(tmp_path: Path, content: bytes) -> None
         read(path)
 
 
-@pytest.mark.parametrize("newer", [{"version": VERSION + 1}, {"schema": SCHEMA + 1}])
-def test_a_newer_one_is_refused(tmp_path: Path, newer: dict[str, int]) -> None:
+def framed(kind: bytes, body: bytes) -> bytes:
+    return FRAME.pack(len(body), adler32(body), kind) + body
+
+
+def test_one_of_version_1_is_read(tmp_path: Path) -> None:
+    """Its messages are strings of bytes."""
+    message = Cancel(1, FinishReason.STOP)
+    batches = msgspec.msgpack.encode([(50, 1, [(-3, "Cancel", encode(message))])])
+    head = seal(frame(HEADER, msgspec.structs.replace(HEAD, version=1)))
+    path = tmp_path / "a.rec"
+    path.write_bytes(MAGIC + head + framed(BATCHES_FRAME, batches))
+    assert [tuple(entry) for entry in read(path).entries] == [(-3, 50, True, 0, message)]
+
+
+@pytest.mark.parametrize("newer", [{"version": VERSION + 1}, {"version": 0}, {"schema": SCHEMA + 1}])
+def test_a_version_that_is_not_known_is_refused(tmp_path: Path, newer: dict[str, int]) -> None:
     """Whatever else is in its header."""
     head: Any = {"version": VERSION, "schema": SCHEMA, "fields": "of another time"} | newer
     path = tmp_path / "a.rec"
-    path.write_bytes(MAGIC + frame(HEADER, head))
+    path.write_bytes(MAGIC + seal(frame(HEADER, head)))
     with pytest.raises(
         StagelineError, match=r"a\.rec: is of version \d with messages of schema \d; this Stag"
     ):
@@ -174,7 +204,7 @@ def test_a_header_without_a_field_is_damage(tmp_path: Path) -> None:
     path = tmp_path / "a.rec"
     head: Any = msgspec.structs.asdict(HEAD)
     del head["stage"]
-    path.write_bytes(MAGIC + frame(HEADER, head))
+    path.write_bytes(MAGIC + seal(frame(HEADER, head)))
     with pytest.raises(StagelineError, match=r"a\.rec: is damaged at byte 21: .*`stage`"):
         read(path)
 
@@ -216,8 +246,8 @@ BODIES = st.one_of(
 @settings(max_examples=150, deadline=None)
 def test_whatever_is_in_a_file_it_is_read_or_refused(frames: list[tuple[bytes, bytes]], begins: bool) -> None:
     """Its checksums are right, so it is not damaged: somebody made it."""
-    made = b"".join(FRAME.pack(len(body), adler32(body), kind) + body for kind, body in frames)
-    content = MAGIC + (frame(HEADER, HEAD) if begins else b"") + made
+    made = b"".join(framed(kind, body) for kind, body in frames)
+    content = MAGIC + (seal(frame(HEADER, HEAD)) if begins else b"") + made
     with TemporaryDirectory() as folder:
         path = Path(folder) / "a.rec"
         path.write_bytes(content)
