@@ -8,7 +8,7 @@
 
 constexpr int TASK_ROWS = 96;  // a task is one panel by so many rows: they stay in the second-level cache
 
-using TileFunction = void (*)(const uint8_t* panel, const Rows& x, int row, float* out);
+using TileFunction = void (*)(const uint8_t* panel, const Rows& x, int row, Ahead ahead, float* out);
 using Heights = std::integer_sequence<int, TILE_ROWS, 4, 2, 1>;  // of tiles: few, for each is compiled for each format
 constexpr int HEIGHTS[] = {TILE_ROWS, 4, 2, 1};
 using TilesByHeight = std::array<TileFunction, Heights::size()>;
@@ -27,14 +27,24 @@ constexpr std::array<TilesByHeight, NUM_FORMATS> all_tiles(std::integer_sequence
 
 constexpr auto TILES = all_tiles(std::make_integer_sequence<int, NUM_FORMATS>());
 
-// A tile of rows from `row` on, the highest that `most` allows; returns its height.
+constexpr int FEW_ROWS = 3;  // so few wait for memory alone, and the CPU foresees their reading better by itself
+
+// What tiles [row, row + height) of num_rows fetch of the panel that lies after this one.
+inline Ahead ahead_of(const Panel& panel, const Rows& x, int row, int height, int num_rows) {
+    if (num_rows <= FEW_ROWS) return {panel.weight, 0};
+    const int64_t bytes = panel_bytes(panel.format, x.width);
+    return {panel.weight + bytes + bytes * row / num_rows, bytes * height / num_rows / x.num_groups()};
+}
+
+// Of the rows [row, end) of num_rows as many as the highest tile takes; returns how many.
 template <class Finish>
-int run_tile(const Linear& linear, const Rows& x, int row, int most, int panel, Finish finish) {
+int run_tile(const Linear& linear, const Rows& x, int row, int end, int num_rows, int panel, Finish finish) {
     int level = 0;
-    while (HEIGHTS[level] > most) ++level;
+    while (HEIGHTS[level] > end - row) ++level;
     alignas(64) float out[TILE_ROWS * PANEL];
     const Panel& weights = linear.panels[panel];
-    TILES[weights.format][level](weights.weight, x, row, out);
+    const Ahead ahead = ahead_of(weights, x, row, HEIGHTS[level], num_rows);
+    TILES[weights.format][level](weights.weight, x, row, ahead, out);
     const float* bias = linear.bias ? linear.bias + panel * PANEL : nullptr;
     for (int m = 0; m < HEIGHTS[level]; ++m) {
         Floats low = load(out + m * PANEL), high = load(out + m * PANEL + LANES);
@@ -51,7 +61,7 @@ void run_linear(Team& team, const Linear& linear, const Rows& x, int num_rows, F
     team.each(panels * blocks, [&](int task) {
         const int panel = task / blocks, begin = task % blocks * TASK_ROWS;
         const int end = std::min(begin + TASK_ROWS, num_rows);
-        for (int row = begin; row < end;) row += run_tile(linear, x, row, end - row, panel, finish);
+        for (int row = begin; row < end;) row += run_tile(linear, x, row, end, num_rows, panel, finish);
     });
 }
 

@@ -21,12 +21,13 @@ struct Quads {
 };
 
 template <class Blocks, int M>
-void tile_blocks(const uint8_t* panel, const Rows& x, int row, float* out) {
+void tile_blocks(const uint8_t* panel, const Rows& x, int row, Ahead ahead, float* out) {
     constexpr int SHARE = GROUP / Blocks::SCALES;  // inputs of one scale
     Floats sums[M][2];
     for (int m = 0; m < M; ++m) sums[m][0] = sums[m][1] = zero();
     const int groups = x.num_groups();
     for (int g = 0; g < groups; ++g, panel += Blocks::BYTES) {
+        ahead.fetch();
         const int8_t* rows = x.bytes + int64_t(row) * x.width + g * GROUP;
         const int64_t at = int64_t(row) * groups + g;
         const auto* halves = reinterpret_cast<const half*>(panel);
