@@ -138,18 +138,43 @@ def geglu(library: abi.HostLibrary, packed: Packed, x: Floats) -> Floats:
     return _apply(library.geglu, packed, x, packed.struct.outputs // 2)
 
 
-def _apply(function: Any, packed: Packed, x: Floats, outputs: int) -> Floats:
-    num_rows, width, is_int8 = len(x), packed.struct.width, bool(packed.struct.is_int8)
-    wide = np.zeros((num_rows, width), np.float32)
-    wide[:, : x.shape[1]] = x
+@dataclass
+class Rows:
+    """A linear's input as the kernels multiply it; values are bf16 or int8."""
+
+    values: npt.NDArray[Any]
+    scales: Floats
+    totals: Floats
+    sums: Ints
+    struct: abi.Rows
+
+
+def new_rows(num_rows: int, width: int, is_int8: bool) -> Rows:
     values = np.empty((num_rows, width), np.int8 if is_int8 else np.uint16)
     scales, totals = (np.empty((num_rows, width // GROUP), np.float32) for _ in range(2))
     sums = np.empty((num_rows, width // LANES), np.int32)
-    rows = abi.Rows(
-        is_int8, width, pointer(values), pointer(values), pointer(scales), pointer(totals), pointer(sums)
-    )
-    out = np.empty((num_rows, outputs), np.float32)
-    function(ctypes.byref(packed.struct), ctypes.byref(rows), pointer(wide), num_rows, pointer(out), THREADS)
+    parts = (values, values, scales, totals, sums)
+    return Rows(values, scales, totals, sums, abi.Rows(is_int8, width, *(pointer(part) for part in parts)))
+
+
+def rows_of(library: abi.HostLibrary, x: Floats) -> Rows:
+    """What becomes of [T, inputs] before an int8 linear."""
+    packed, rows = new_packed(library, x.shape[1], [Format.INT8]), new_rows(len(x), x.shape[1], True)
+    _call(library.linear, packed, rows, x, PANEL)
+    return rows
+
+
+def _apply(function: Any, packed: Packed, x: Floats, outputs: int) -> Floats:
+    wide = np.zeros((len(x), packed.struct.width), np.float32)
+    wide[:, : x.shape[1]] = x
+    rows = new_rows(len(x), packed.struct.width, bool(packed.struct.is_int8))
+    return _call(function, packed, rows, wide, outputs)
+
+
+def _call(function: Any, packed: Packed, rows: Rows, x: Floats, outputs: int) -> Floats:
+    out = np.empty((len(x), outputs), np.float32)
+    structs = (ctypes.byref(packed.struct), ctypes.byref(rows.struct))
+    function(*structs, pointer(x), len(x), pointer(out), THREADS)
     return out
 
 

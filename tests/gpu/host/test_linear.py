@@ -8,7 +8,18 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from pipeline.gpu.host.library import HostLibrary
-from tests.gpu.host.kernels import GROUP, Floats, from_bf16, geglu, linear, pack, swiglu, to_bf16
+from tests.gpu.host.kernels import (
+    GROUP,
+    LANES,
+    Floats,
+    from_bf16,
+    geglu,
+    linear,
+    pack,
+    rows_of,
+    swiglu,
+    to_bf16,
+)
 
 few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 sizes = st.integers(1, 150)
@@ -31,6 +42,23 @@ def to_int8(x: Floats) -> Floats:
     largest = np.abs(x).max(1, keepdims=True)
     inverse = np.divide(np.float32(127), largest, where=largest > 0, out=np.zeros_like(largest))
     return np.round(x * inverse) * (largest / np.float32(127))
+
+
+@given(groups=st.integers(1, 40), rows=st.integers(1, 3), seed=st.integers(0, 999))
+@few
+def test_the_bits_of_quantised_rows(library: HostLibrary, groups: int, rows: int, seed: int) -> None:
+    """Those of the formula in fp32, on every instruction set, for a group of zeros as well."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.choice([0, 1e-31, 1e-3, 1, 1e4], (rows, groups, 1))
+    x = (rng.normal(size=(rows, groups, GROUP)) * sizes).astype("f")
+    found = rows_of(library, x.reshape(rows, -1))
+    largest = np.abs(x).max(2)
+    inverse = np.divide(np.float32(127), largest, where=largest > 1e-30, out=np.zeros_like(largest))
+    codes = np.rint(x * inverse[:, :, None])
+    assert np.array_equal(found.values, codes.reshape(rows, -1))
+    assert np.array_equal(found.scales, largest / np.float32(127))
+    assert np.array_equal(found.totals, found.scales * codes.sum(2))
+    assert np.array_equal(found.sums, codes.reshape(rows, -1, LANES).sum(2))
 
 
 def weight_as_read(w: Floats, is_int8: bool) -> torch.Tensor:

@@ -10,6 +10,10 @@ using half = uint16_t;  // IEEE half precision
 constexpr int LANES = 16;
 constexpr int GROUP = 32;  // inputs that share one scale in an int8 row; rows are padded to multiples of it
 
+// Numbers of four groups.
+typedef float FourFloats __attribute__((vector_size(16)));
+typedef int32_t FourInts __attribute__((vector_size(16)));
+
 inline float to_float(bf16 x) {
     uint32_t bits = uint32_t(x) << 16;
     float value;

@@ -107,6 +107,38 @@ inline void store_int8(int8_t* p, Floats x) {
     for (int i = 0; i < LANES; ++i) p[i] = int8_t(lanes[i]);
 }
 
+// Lane i: the largest lane of x[i].
+inline FourFloats maxima(const Floats (&x)[4]) {
+    __m256 y[4];
+    for (int i = 0; i < 4; ++i) y[i] = _mm256_max_ps(x[i].a, x[i].b);
+    const __m256 a = _mm256_max_ps(_mm256_unpacklo_ps(y[0], y[1]), _mm256_unpackhi_ps(y[0], y[1]));
+    const __m256 b = _mm256_max_ps(_mm256_unpacklo_ps(y[2], y[3]), _mm256_unpackhi_ps(y[2], y[3]));
+    const __m256 all = _mm256_max_ps(_mm256_shuffle_ps(a, b, 0x44), _mm256_shuffle_ps(a, b, 0xee));
+    return _mm_max_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
+}
+
+// A group, as store_groups has them; -> parts of the sums of each LANES, by turns.
+inline __m128i store_group(int8_t* p, const Floats* x) {
+    const __m256i a = _mm256_packs_epi32(_mm256_cvtps_epi32(x[0].a), _mm256_cvtps_epi32(x[0].b));
+    const __m256i b = _mm256_packs_epi32(_mm256_cvtps_epi32(x[1].a), _mm256_cvtps_epi32(x[1].b));
+    const __m256i codes = _mm256_packs_epi16(a, b);  // four of x[0].a, .b, x[1].a, .b, the next four of each
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permutevar8x32_epi32(codes, order));
+    const __m256i sums = _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), codes), _mm256_set1_epi16(1));
+    return _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
+}
+
+// Four groups of numbers from -127 to 127 to nearest as int8, ties to even; sums [8]: of each LANES of what is
+// stored; -> of each group.
+inline FourInts store_groups(int8_t* p, const Floats (&x)[8], int32_t* sums) {
+    __m128i parts[4];
+    for (int i = 0; i < 4; ++i) parts[i] = store_group(p + i * GROUP, x + 2 * i);
+    const __m128i first = _mm_hadd_epi32(parts[0], parts[1]), second = _mm_hadd_epi32(parts[2], parts[3]);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(sums), first);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(sums + 4), second);
+    return (FourInts)_mm_hadd_epi32(first, second);
+}
+
 inline Packed load_packed(const void* p) {
     const auto* q = static_cast<const __m256i*>(p);
     return {_mm256_loadu_si256(q), _mm256_loadu_si256(q + 1)};

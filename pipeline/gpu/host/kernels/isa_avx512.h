@@ -62,6 +62,36 @@ inline void store_int8(int8_t* p, Floats x) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x.v)));
 }
 
+// Lane i: the largest lane of x[i].
+inline FourFloats maxima(const Floats (&x)[4]) {
+    const __m512 a = _mm512_max_ps(_mm512_unpacklo_ps(x[0].v, x[1].v), _mm512_unpackhi_ps(x[0].v, x[1].v));
+    const __m512 b = _mm512_max_ps(_mm512_unpacklo_ps(x[2].v, x[3].v), _mm512_unpackhi_ps(x[2].v, x[3].v));
+    const __m512 all = _mm512_max_ps(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee));
+    const __m256 half = _mm256_max_ps(_mm512_castps512_ps256(all), _mm512_extractf32x8_ps(all, 1));
+    return _mm_max_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+}
+
+// Two groups, as store_groups has them; -> sums of each LANES.
+inline __m128i store_two_groups(int8_t* p, const Floats* x) {
+    const __m512i a = _mm512_packs_epi32(_mm512_cvtps_epi32(x[0].v), _mm512_cvtps_epi32(x[1].v));
+    const __m512i b = _mm512_packs_epi32(_mm512_cvtps_epi32(x[2].v), _mm512_cvtps_epi32(x[3].v));
+    const __m512i codes = _mm512_packs_epi16(a, b);  // four of x[0], of x[1], x[2], x[3], the next four of each ...
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    _mm512_storeu_si512(p, _mm512_permutexvar_epi32(order, codes));
+    const __m512i sums = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(1), codes);
+    const __m256i half = _mm256_add_epi32(_mm512_castsi512_si256(sums), _mm512_extracti64x4_epi64(sums, 1));
+    return _mm_add_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+}
+
+// Four groups of numbers from -127 to 127 to nearest as int8, ties to even; sums [8]: of each LANES of what is
+// stored; -> of each group.
+inline FourInts store_groups(int8_t* p, const Floats (&x)[8], int32_t* sums) {
+    const __m128i first = store_two_groups(p, x), second = store_two_groups(p + 2 * GROUP, x + 4);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(sums), first);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(sums + 4), second);
+    return (FourInts)_mm_hadd_epi32(first, second);
+}
+
 inline Packed load_packed(const void* p) { return {_mm512_loadu_si512(p)}; }
 
 inline int32_t four_bytes(const void* p) {

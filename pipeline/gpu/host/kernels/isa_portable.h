@@ -103,6 +103,20 @@ inline void store_int8(int8_t* p, Floats x) {
     for (int i = 0; i < LANES; ++i) p[i] = int8_t(x.v[i]);
 }
 
+// Lane i: the largest lane of x[i].
+inline FourFloats maxima(const Floats (&x)[4]) { return FourFloats{max(x[0]), max(x[1]), max(x[2]), max(x[3])}; }
+
+// Four groups of numbers from -127 to 127 to nearest as int8, ties to even; sums [8]: of each LANES of what is
+// stored; -> of each group.
+inline FourInts store_groups(int8_t* p, const Floats (&x)[8], int32_t* sums) {
+    for (int i = 0; i < 8; ++i) {
+        const Floats whole = round(x[i]);
+        store_int8(p + i * LANES, whole);
+        sums[i] = int32_t(sum(whole));
+    }
+    return FourInts{sums[0] + sums[1], sums[2] + sums[3], sums[4] + sums[5], sums[6] + sums[7]};
+}
+
 inline Packed load_packed(const void* p) {
     Packed x;
     std::memcpy(&x.v, p, sizeof x.v);
