@@ -59,6 +59,7 @@ class Live:
             snapshot.history(now_ns, int(TICK_S * 1e9), requests, steps),
             snapshot.step_columns(steps),
             snapshot.request_views(requests),
+            snapshot.swap_views(self._journal.swaps()),
         )
 
     def tick(self) -> Snapshot:
@@ -81,6 +82,7 @@ class Live:
             moment=snapshot.moment(sample.at_ns, requests, told),
             steps=snapshot.step_columns(steps),
             requests=snapshot.request_views(requests),
+            swaps=snapshot.swap_views(self._journal.swaps(last_ns)),
             blocks=self._changed_blocks(occupancy),
         )
 

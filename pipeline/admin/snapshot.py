@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import msgspec
 
-from pipeline.admin.views import Moment, RequestView, Spread, StageView, Steps, Totals
-from pipeline.telemetry import Occupancy, RequestRecord, Sample, StageSample, StepRecord
+from pipeline.admin.views import Moment, RequestView, Spread, StageView, Steps, SwapView, Totals
+from pipeline.telemetry import Occupancy, RequestRecord, Sample, StageSample, StepRecord, SwapRecord
 
 MAX_STEPS = 96
 """The page draws no more; of a faster device it sees the latest."""
@@ -170,6 +170,22 @@ def request_views(requests: Sequence[RequestRecord]) -> list[RequestView]:
             first_us=[value_ns // _US for value_ns in request.ttft_segments_ns],
         )
         for request in requests[-MAX_REQUESTS:]
+    ]
+
+
+def swap_views(swaps: Sequence[SwapRecord]) -> list[SwapView]:
+    """All of them, oldest first."""
+    return [
+        SwapView(
+            at_us=swap.at_ns // _US,
+            stage=swap.stage,
+            was=swap.was,
+            now=swap.now,
+            ending=swap.ending,
+            reason=swap.reason,
+            paused_us=swap.paused_ns // _US,
+        )
+        for swap in swaps
     ]
 
 

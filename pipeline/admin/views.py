@@ -83,6 +83,21 @@ class Moment(msgspec.Struct, frozen=True, gc=False):
     a stream sees."""
 
 
+class SwapView(msgspec.Struct, frozen=True, gc=False):
+    """Another one was to take a stage's place."""
+
+    at_us: int
+    stage: str
+    was: str
+    now: str
+    ending: str
+    """swapped, rolled_back or refused."""
+    reason: str
+    """Why the one that served still does, else empty."""
+    paused_us: int
+    """How long the hand-over took."""
+
+
 class Totals(msgspec.Struct, frozen=True, gc=False):
     """The whole server between two samples."""
 
@@ -112,6 +127,7 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
     moment: Moment
     steps: Steps
     requests: list[RequestView]
+    swaps: list[SwapView]
     blocks: BlockMap | None
     """None where nothing has changed since the snapshot before, or the device is not ready."""
 
@@ -149,3 +165,4 @@ class Backlog(msgspec.Struct, frozen=True):
     moments: list[Moment]
     steps: Steps
     requests: list[RequestView]
+    swaps: list[SwapView]

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import perf_counter_ns
 from typing import Annotated, Any
 
 import msgspec
@@ -23,6 +24,7 @@ from pipeline.stages.sample import Sample
 from pipeline.swapping.fresh import Sources
 from pipeline.swapping.rehearsal import rehearse
 from pipeline.swapping.shadow import Shadowed, shadow
+from pipeline.telemetry import SwapRecord
 from pipeline.telemetry.perfetto import SWAP_ENDINGS
 from pipeline.topology import Lane
 
@@ -192,9 +194,10 @@ class Swapper:
     # What is seen of it ---------------------------------------------------------------------
 
     def _tell(self, name: str, was: str, now: str, swapped: Swapped) -> None:
-        ctx = self._pipeline.contexts[name]
-        self._pipeline.telemetry.swapped(name, swapped.ending)
-        ctx.trace.record(Point.SWAPPED, name, swapped.paused_ns, SWAP_ENDINGS.index(swapped.ending))
+        ctx, at_ns = self._pipeline.contexts[name], perf_counter_ns()
+        record = SwapRecord(at_ns, name, was, now, str(swapped.ending), swapped.reason, swapped.paused_ns)
+        self._pipeline.telemetry.swapped(record)
+        ctx.trace.record(Point.SWAPPED, name, swapped.paused_ns, SWAP_ENDINGS.index(swapped.ending), at_ns)
         write = ctx.log.info if swapped.ending is Ending.SWAPPED else ctx.log.warning
         write(
             "swap",

@@ -1,7 +1,7 @@
 """What is seen of a running server: metrics, the journal of its latest requests and steps, evidence."""
 
 from pipeline.telemetry.evidence import Evidence, Sample, Settings, StageSample
-from pipeline.telemetry.journal import Journal, RequestRecord, StepRecord
+from pipeline.telemetry.journal import Journal, RequestRecord, StepRecord, SwapRecord
 from pipeline.telemetry.kv_feed import KvFeed
 from pipeline.telemetry.metrics.exposition import CONTENT_TYPE
 from pipeline.telemetry.occupancy import Occupancy
@@ -22,6 +22,7 @@ __all__ = [
     "Settings",
     "StageSample",
     "StepRecord",
+    "SwapRecord",
     "Telemetry",
     "TraceSampler",
 ]

@@ -1,7 +1,8 @@
-"""The journal: the latest requests and steps, one record each, in two bounded rings.
+"""The journal: the latest requests, steps and swaps of stages, one record each, in bounded rings.
 
-A request is written once, when it ends; a step once, when it is applied. From these two the slow-request log,
-the spans, the live page and the doctor take all they say, so that nothing else is kept anywhere.
+A request is written once, when it ends; a step once, when it is applied; a swap once, when it is decided.
+From these the slow-request log, the spans, the live page and the doctor take all they say, so that nothing
+else is kept anywhere.
 """
 
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from pipeline.telemetry.ring import Ring
 NUM_REQUESTS = 4096
 NUM_STEPS = 16_384
 NUM_PREEMPTED = 4096
+NUM_SWAPS = 256
 
 
 class RequestRecord(msgspec.Struct, frozen=True, gc=False):
@@ -79,12 +81,31 @@ class StepRecord(msgspec.Struct, frozen=True, gc=False):
     """Of num_kv_tokens, those counted again. What the rest lacks to full blocks is fragmentation."""
 
 
+class SwapRecord(msgspec.Struct, frozen=True, gc=False):
+    """Another one was to take a stage's place."""
+
+    at_ns: int
+    """When it was decided."""
+    stage: str
+    was: str
+    """Import path of the class that served,"""
+    now: str
+    """and of the one that was to serve."""
+    ending: str
+    """runtime.swapped.Ending."""
+    reason: str
+    """Why the one that served still does, else empty."""
+    paused_ns: int
+    """How long nobody took from the stage's inbox when it was handed over."""
+
+
 class Journal:
     """The rings, and who wants to hear of each ended request at once. Single loop."""
 
     def __init__(self, num_requests: int = NUM_REQUESTS, num_steps: int = NUM_STEPS) -> None:
         self._requests = Ring(RequestRecord, num_requests)
         self._steps = Ring(StepRecord, num_steps)
+        self._swaps = Ring(SwapRecord, NUM_SWAPS)
         self._listeners: list[Callable[[RequestRecord], None]] = []
         self._step_listeners: list[Callable[[StepRecord], None]] = []
         self._preempted: dict[int, tuple[int, ...]] = {}
@@ -98,6 +119,9 @@ class Journal:
         self._steps.append(record)
         for listener in self._step_listeners:
             listener(record)
+
+    def swap(self, record: SwapRecord) -> None:
+        self._swaps.append(record)
 
     def preempted(self, request_id: int, at_ns: int) -> None:
         """Remember a preemption until the request's record is written."""
@@ -125,3 +149,7 @@ class Journal:
     def steps(self, since_ns: int = 0) -> list[StepRecord]:
         """Those applied at or after `since_ns`, oldest first."""
         return self._steps.since(since_ns, lambda record: record.applied_ns)
+
+    def swaps(self, since_ns: int = 0) -> list[SwapRecord]:
+        """Those decided at or after `since_ns`, oldest first."""
+        return self._swaps.since(since_ns, lambda record: record.at_ns)

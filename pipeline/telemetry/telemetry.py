@@ -12,7 +12,7 @@ from pipeline.runtime.histogram import Histogram
 from pipeline.runtime.inbox import Inbox
 from pipeline.runtime.stage import Service
 from pipeline.telemetry.device_worker import DeviceWorkerState
-from pipeline.telemetry.journal import Journal
+from pipeline.telemetry.journal import Journal, SwapRecord
 from pipeline.telemetry.kv_feed import KvFeed
 from pipeline.telemetry.metrics.exposition import Family, Kind, page
 from pipeline.telemetry.metrics.gen_ai import GenAiNames
@@ -88,9 +88,10 @@ class Telemetry:
         """
         self._stages.stages[name] = WatchedStage(inbox, services, sources)
 
-    def swapped(self, stage: str, ending: str) -> None:
-        """Count that another one was to take this stage's place."""
-        self._stages.swaps[stage, ending] += 1
+    def swapped(self, record: SwapRecord) -> None:
+        """Another one was to take a stage's place."""
+        self._stages.swaps[record.stage, record.ending] += 1
+        self.journal.swap(record)
 
     def show(self, families: Callable[[], Iterable[Family]]) -> None:
         """Show more metrics: called by every scrape."""

@@ -1,6 +1,7 @@
 """The live page in a real browser, beside a whole server: does it show what happens, can it be used?"""
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -8,6 +9,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from msgspec.structs import replace
 
 from pipeline import admin
 from pipeline import config as configuration
@@ -16,7 +18,9 @@ from pipeline.checkpoint.fake import byte_card
 from pipeline.embedded import Engine
 from pipeline.messages import SEGMENTS, StepPlan
 from pipeline.runtime.bridge import RunnerFactory
+from pipeline.runtime.swapped import USUAL
 from pipeline.runtime.testing import FakeRunner
+from pipeline.swapping import Order, Swapper
 from pipeline.topology import Lane
 from tests.e2e.browser import Page, browsing
 from tests.e2e.world import Server, serving
@@ -40,6 +44,23 @@ TEXTS_OVERLAP = """(() => {
   return boxes.flatMap(([a, p], i) => boxes.slice(i + 1).filter(([, q]) => p.left < q.right - 1 &&
     q.left < p.right - 1 && p.top < q.bottom - 4 && q.top < p.bottom - 4).map(([b]) => `${a} / ${b}`));
 })()"""
+
+SWAPS = """[...document.querySelectorAll('#swaps-list .event')].map(event =>
+  [...event.querySelectorAll('.who, .classes, .outcome, .took, .why')].map(part => part.textContent))"""
+IS_MARKED = """(id, colour) => {
+  const pixel = document.createElement('canvas').getContext('2d');
+  pixel.fillStyle = getComputedStyle(document.documentElement).getPropertyValue(colour);
+  pixel.fillRect(0, 0, 1, 1);
+  const [r, g, b] = pixel.getImageData(0, 0, 1, 1).data;
+  const canvas = document.querySelector(`#${id} canvas`);
+  const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+  return data.some((_, i) => i % 4 === 0 && data[i] === r && data[i + 1] === g && data[i + 2] === b);
+}"""
+
+
+def marks_of(chart: str) -> str:
+    return f"document.querySelector('#{chart} canvas').getAttribute('aria-label').split('; ')[1]"
+
 
 IS_HIDDEN = """Object.defineProperty(document, 'hidden', {{ value: {is_hidden}, configurable: true }});
 document.dispatchEvent(new Event('visibilitychange'))"""
@@ -207,6 +228,48 @@ def test_the_playground_answers_and_works_by_keyboard() -> None:
             assert await page.run("document.querySelectorAll('#request-detail .parts li').length") == parts
             assert page.faults == []
         assert server.num_live == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.timeout(120)
+def test_it_shows_swaps() -> None:
+    """In a list, and on the time axis; also to a page that is opened later."""
+    detokenize, failing = "pipeline.stages.detokenize:Detokenize", "tests.e2e.stages_to_swap:OnlyLive"
+
+    async def main() -> None:
+        async with watched() as (server, live), browsing() as browser:
+            page = await browser.open(live.url, 1440, 900)
+            await page.until(f"{STATE} === 'ready'")
+            assert await page.run("document.getElementById('swaps').offsetParent === null")
+            swapper = Swapper(server.pipeline, rehearses=False, bounds=replace(USUAL, trial_s=0.05))
+            load = asyncio.gather(*(ask(server, 300) for _ in range(2)))
+            await server.steps(5)
+            tries = ((detokenize, "swapped"), (failing, "rolled_back"), ("no.such:Stage", "refused"))
+            for number, (use, ending) in enumerate(tries, 1):
+                assert (await swapper.swap("detokenize", Order(use))).ending == ending
+                await page.until(f"{SWAPS}.length === {number}")
+                if number == 1:
+                    await page.until(f"{marks_of('itl')} === '1 swap of stages'")
+                    assert await page.run(f"({IS_MARKED})('itl', '--good')")
+            await load
+            await page.until(
+                f"{marks_of('itl')} === '3 swaps of stages' && {marks_of('ttft')} === '3 swaps of stages'"
+            )
+            assert await page.run(f"({IS_MARKED})('ttft', '--muted')")
+            refused, rolled_back, swapped = await page.run(SWAPS)
+            assert swapped[:3] == ["detokenize", f"{detokenize} \u2192 {detokenize}", "swapped"]
+            assert re.fullmatch(r"handed over in [\d.]+ (\u00b5s|ms)", swapped[3])
+            assert rolled_back[1:3] == [f"{detokenize} \u2192 {failing}", "rolled back"]
+            assert "not on the bench" in rolled_back[4]
+            assert refused[2:4] == ["refused", "not handed over"] and "no.such" in refused[4]
+            for width in (390, 360):
+                await page.resize(width, 844)
+                assert await page.run(SIDEWAYS) == 0
+            later = await browser.open(live.url, 1440, 900)
+            await later.until(f"{SWAPS}.length === 3")
+            assert await later.run(SWAPS) == [refused, rolled_back, swapped]
+            assert page.faults == later.faults == []
 
     asyncio.run(main())
 

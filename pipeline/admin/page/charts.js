@@ -2,6 +2,7 @@
 
 import { Canvas, ceiling, colours, say } from "./draw.js";
 import { percent, short, tick, time } from "./format.js";
+import { ENDINGS } from "./swaps.js";
 
 const GUTTER = 46;
 
@@ -154,10 +155,28 @@ export class BlockChart {
 
 const SPAN_US = 120e6;
 
-/** The middle of each moment as a dot, up to its worst as a line. */
+/** A broken line at `x`, and a wedge where it meets the time axis. */
+function mark(context, x, top, bottom, colour) {
+  context.strokeStyle = colour;
+  context.fillStyle = colour;
+  context.lineWidth = 1;
+  context.setLineDash([3, 3]);
+  context.beginPath();
+  context.moveTo(Math.round(x) + 0.5, top);
+  context.lineTo(Math.round(x) + 0.5, bottom);
+  context.stroke();
+  context.setLineDash([]);
+  context.beginPath();
+  context.moveTo(x + 0.5, bottom);
+  context.lineTo(x - 3.5, bottom + 7);
+  context.lineTo(x + 4.5, bottom + 7);
+  context.fill();
+}
+
+/** The middle of each moment as a dot, up to its worst as a line; a broken line where a stage was swapped. */
 export class TimeChart {
-  constructor(parent, note, field, what) {
-    Object.assign(this, { note, field, what, moments: [] });
+  constructor(parent, note, field, what, swaps) {
+    Object.assign(this, { note, field, what, swaps, moments: [] });
     this.canvas = new Canvas(parent, 190, `${what}: nothing yet`, (...args) => this.paint(...args));
   }
 
@@ -177,30 +196,40 @@ export class TimeChart {
     const spreads = this.moments.map((moment) => moment[this.field]).filter(Boolean);
     const last = spreads.at(-1);
     say(this.note, last ? `${time(last.p50_us)} median, ${time(last.worst_us)} worst` : "");
-    this.canvas.describe(last ? `${this.what}: ${this.note.textContent}` : `${this.what}: nothing in two minutes`);
+    const count = this.marked().length;
+    const marks = count ? `; ${count} ${count === 1 ? "swap" : "swaps"} of stages` : "";
+    this.canvas.describe(`${this.what}: ${last ? this.note.textContent : "nothing in two minutes"}${marks}`);
     this.last = last ?? null;
     this.canvas.redraw();
   }
 
+  /** The swaps of these two minutes. */
+  marked() {
+    return this.swaps.all.filter(({ at_us }) => at_us > this.now - SPAN_US);
+  }
+
   paint(context, width, height) {
     const points = this.moments.filter((moment) => moment[this.field]);
-    if (!points.length) return nothing(context, width, height, "Nothing in the last two minutes.");
+    const marked = this.marked();
+    if (!points.length && !marked.length) return nothing(context, width, height, "Nothing in the last two minutes.");
     const top = 10;
     const size = height - top - 24;
     const now = this.now ?? points.at(-1).at_us;
-    const most = ceiling(Math.max(...points.map((moment) => moment[this.field].worst_us)));
+    const x = (at_us) => width - 3 - (now - at_us) / SPAN_US * (width - GUTTER - 6);
+    const most = ceiling(Math.max(...points.map((moment) => moment[this.field].worst_us), 1));
     grid(context, top, size, width, tick(most), tick(most / 2));
     const { ink2, dot, muted } = colours();
     const y = (us) => top + size - us / most * size;
     for (const moment of points) {
       const { p50_us, worst_us } = moment[this.field];
-      const x = width - 3 - (now - moment.at_us) / SPAN_US * (width - GUTTER - 6);
-      if (x < GUTTER) continue;
+      const at = x(moment.at_us);
+      if (at < GUTTER) continue;
       context.fillStyle = ink2;
-      context.fillRect(x - 1, y(worst_us), 2, Math.max(1, y(p50_us) - y(worst_us)));
+      context.fillRect(at - 1, y(worst_us), 2, Math.max(1, y(p50_us) - y(worst_us)));
       context.fillStyle = dot;
-      context.fillRect(x - 2, y(p50_us) - 1.5, 4, 3);
+      context.fillRect(at - 2, y(p50_us) - 1.5, 4, 3);
     }
+    for (const { at_us, ending } of marked) mark(context, x(at_us), top, top + size, colours()[ENDINGS[ending].colour]);
     context.fillStyle = muted;
     context.textBaseline = "alphabetic";
     context.textAlign = "left";

@@ -7,6 +7,7 @@ import { Feed } from "./feed.js";
 import { bytes, percent, rate, short, time } from "./format.js";
 import { Picture } from "./picture.js";
 import { Playground } from "./playground.js";
+import { Swaps } from "./swaps.js";
 import { Waterfall } from "./waterfall.js";
 
 const byId = (id) => document.getElementById(id);
@@ -15,8 +16,9 @@ const picture = new Picture(byId("picture"), byId("stage-detail"));
 const waterfall = new Waterfall(byId("waterfall"), byId("request-detail"), byId("segment-legend"));
 const steps = new StepChart(byId("steps"));
 const blocks = new BlockChart(byId("blocks"), byId("blocks-note"));
-const ttft = new TimeChart(byId("ttft"), byId("ttft-note"), "ttft", "Time to first token");
-const itl = new TimeChart(byId("itl"), byId("itl-note"), "itl", "Time between tokens");
+const swaps = new Swaps(byId("swaps"), byId("swaps-list"), byId("swaps-legend"));
+const ttft = new TimeChart(byId("ttft"), byId("ttft-note"), "ttft", "Time to first token", swaps);
+const itl = new TimeChart(byId("itl"), byId("itl-note"), "itl", "Time between tokens", swaps);
 const playground = new Playground();
 const doctor = new Doctor(byId("verdict"), byId("ask-doctor"));
 
@@ -73,6 +75,7 @@ new Feed({
     waterfall.reset();
     waterfall.add(backlog.requests);
     steps.reset(backlog.steps);
+    swaps.reset(backlog.swaps);
     ttft.reset(backlog.moments);
     itl.reset([...backlog.moments]);
   },
@@ -83,6 +86,7 @@ new Feed({
       return;
     }
     setState(snapshot.state);
+    swaps.add(snapshot.swaps, snapshot.moment.at_us);
     ttft.add(snapshot.moment);
     itl.add(snapshot.moment);
     blocks.show(snapshot.blocks);

@@ -9,6 +9,7 @@ from pipeline.admin.live import WINDOW_TICKS, Live
 from pipeline.checkpoint.fake import byte_card
 from pipeline.messages import StepPlan
 from pipeline.runtime.testing import FakeRunner
+from pipeline.telemetry import SwapRecord
 from tests.e2e.world import Server, serving
 
 
@@ -65,5 +66,10 @@ def test_each_record_is_told_once() -> None:
             assert requests == [1, 2]  # the first one ended before the first reading began
             assert steps == sorted(set(steps)) and len(steps) == 10
             assert len(live.backlog().requests) == 3
+
+            swap = SwapRecord(time.perf_counter_ns(), "sample", "a:A", "b:B", "swapped", "", 9000)
+            server.pipeline.telemetry.swapped(swap)
+            assert [len(live.tick().swaps) for _ in range(2)] == [1, 0]
+            assert [each.now for each in live.backlog().swaps] == ["b:B"]
 
     asyncio.run(main())

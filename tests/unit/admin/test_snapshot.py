@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from pipeline.admin import snapshot
-from pipeline.admin.views import Moment, Spread, StageView
+from pipeline.admin.views import Moment, Spread, StageView, SwapView
 from pipeline.messages import SEGMENTS
-from pipeline.telemetry import Occupancy, RequestRecord, Sample, StageSample, StepRecord
+from pipeline.telemetry import Occupancy, RequestRecord, Sample, StageSample, StepRecord, SwapRecord
 from pipeline.topology import NODES
 
 MS = 1_000_000
@@ -151,3 +151,10 @@ def test_history_is_what_the_moments_would_have_been() -> None:
 def test_history_of_little(num_steps: int) -> None:
     steps = [step(1, 10, num_decode_tokens=1)] * num_steps
     assert all(moment.itl is None for moment in snapshot.history(MS * 1000, MS, [], steps))
+
+
+def test_a_swap() -> None:
+    record = SwapRecord(5 * MS, "sample", "a:A", "b:B", "rolled_back", "it waits", 210_000)
+    assert snapshot.swap_views([record]) == [
+        SwapView(5000, "sample", "a:A", "b:B", "rolled_back", "it waits", 210)
+    ]

@@ -47,6 +47,21 @@ def test_whoever_waits_may_go_and_the_swap_is_told_of() -> None:
                     await asyncio.sleep(0.01)
                 while b'stage="stream",ending="swapped"} 1.0' not in server.pipeline.telemetry.render():  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
+            sample, swap = server.pipeline.telemetry.journal.swaps()
+            assert (sample.stage, sample.ending, sample.reason, sample.paused_ns) == (
+                "sample",
+                "refused",
+                "another swap is under way",
+                0,
+            )
+            assert (swap.stage, swap.was, swap.now, swap.ending, swap.reason) == (
+                "stream",
+                STREAM,
+                STREAM,
+                "swapped",
+                "",
+            )
+            assert swap.paused_ns > 0 and sample.at_ns < swap.at_ns
             (stream,) = [each for each in swapper.stages() if each.name == "stream"]
             assert stream.options == {"flush_ms": 5}
             await swapper.swap("stream", Order(STREAM, {"flush_tokens": 3}))
