@@ -44,6 +44,9 @@ int run_tile(const Linear& linear, const Rows& x, int row, int end, int num_rows
     alignas(64) float out[TILE_ROWS * PANEL];
     const Panel& weights = linear.panels[panel];
     const Ahead ahead = ahead_of(weights, x, row, HEIGHTS[level], num_rows);
+    if constexpr (requires { finish.fetch(row, panel); }) {
+        for (int m = 0; m < HEIGHTS[level]; ++m) finish.fetch(row + m, panel);
+    }
     TILES[weights.format][level](weights.weight, x, row, ahead, out);
     const float* bias = linear.bias ? linear.bias + panel * PANEL : nullptr;
     for (int m = 0; m < HEIGHTS[level]; ++m) {
@@ -77,13 +80,18 @@ struct Store {  // out = y
     }
 };
 
-struct Accumulate {  // out += y
+struct Accumulate {  // out += y; what it adds to is fetched while the tile is multiplied
     float* out;
     int64_t stride;
     void operator()(int row, int panel, Floats low, Floats high) const {
         float* to = out + row * stride + panel * PANEL;
         store(to, add(load(to), low));
         store(to + LANES, add(load(to + LANES), high));
+    }
+    void fetch(int row, int panel) const {
+        const float* to = out + row * stride + panel * PANEL;
+        __builtin_prefetch(to, 1);
+        __builtin_prefetch(to + LANES, 1);
     }
 };
 
