@@ -21,6 +21,7 @@ from pipeline import logs
 from pipeline.core.import_path import resolve
 from pipeline.errors import StagelineError
 from pipeline.messages import DeviceReady, DiskMoves, StepHandle, StepPlan
+from pipeline.runtime import heap
 from pipeline.runtime.bridge import DeviceThread, Opened, failure_of
 from pipeline.runtime.frames import HEAD, Fault, Ready, Renew, RunnerSpec, StepDone, decode, encode
 
@@ -122,6 +123,7 @@ class Host:
         mover = self._workers[0].mover
         if mover is not None:
             mover.start(self._line.send)
+        heap.settle()
         self._line.send(Ready(capacity))
 
     def serve(self) -> None:

@@ -7,13 +7,13 @@ stopped, and the door answers in its own stop() whatever is still live.
 """
 
 import asyncio
-import gc
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
 import structlog
 
 from pipeline.errors import StageCrashed
+from pipeline.runtime import heap
 from pipeline.runtime.inbox import Inbox
 from pipeline.runtime.stage import Stage
 
@@ -141,8 +141,7 @@ class Supervisor:
     async def _start(self, started: list[Crew]) -> None:
         for crew in reversed(self.crews):
             if crew is self.crews[0]:
-                gc.collect()
-                gc.freeze()  # a full collection over the loaded heap would stop every stream
+                heap.settle()
             started.append(crew)
             for stage in crew.stages:
                 await stage.start()
