@@ -27,8 +27,10 @@ def run(bench: Bench) -> Iterator[Row]:
         yield from _attention(bench, shape)
     for shape in _shapes(bench):
         for tokens in (3,) if bench.is_tiny else (64, 4096):
-            for build in (add_norm, gate, rope, int8, int4):
+            for build in (add_norm, gate, rope):
                 yield _row(bench, build(shape, tokens, bench.device), None)
+            for product in (int8, int4):
+                yield _row(bench, product(shape, "down", tokens, bench.device), None)
         yield _row(bench, sample(shape, 4 if bench.is_tiny else 256, bench.device), None)
 
 

@@ -38,11 +38,10 @@ def register(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compile, print, and list what has got worse. Raises ConfigError."""
-    found = entries(find_shapes(args.model, tuple(args.kv_dtype)), args.kernel)
-    total = len(found) * len(args.arch)
+    found = entries(find_shapes(args.model, tuple(args.kv_dtype)), args.arch, args.kernel)
     progress = Console(stderr=True)
-    checked = check(found, args.arch, args.processes)
-    rows = list(track(checked, "Compiling", total, console=progress, disable=not progress.is_terminal))
+    checked = check(found, args.processes)
+    rows = list(track(checked, "Compiling", len(found), console=progress, disable=not progress.is_terminal))
     if args.docs:
         _write(args.docs, rows)
     elif args.json:

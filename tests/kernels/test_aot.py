@@ -134,7 +134,7 @@ def test_a_regression_fails_the_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        "pipeline.gpu.kernels.activation.variants", lambda shape: [replace(SCALE, max_registers=4)]
+        "pipeline.gpu.kernels.activation.variants", lambda shape, find: [replace(SCALE, max_registers=4)]
     )
     assert main(["compile-kernels", "--kernel", "activation", "--arch", "80"]) == 1
     said = capsys.readouterr()

@@ -7,19 +7,19 @@ import pytest
 import torch
 
 from pipeline.errors import ConfigError
-from pipeline.gpu.kernels import config as configuration
+from pipeline.gpu.kernels import finding
 from pipeline.gpu.kernels.config import (
     PACKAGED,
     GpuConfigs,
     LaunchConfig,
     Setting,
-    find_config,
     load_configs,
     packaged_for,
     read,
     save,
     saved_path,
 )
+from pipeline.gpu.kernels.finding import find_config
 
 DEFAULT, OTHER, SPECIAL = LaunchConfig(1), LaunchConfig(2), LaunchConfig(4)
 H100 = "NVIDIA H100 80GB HBM3"
@@ -31,7 +31,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> torch.device:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: H100)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (9, 0))
-    for cached in (configuration._find, load_configs):
+    for cached in (finding._find, load_configs):
         cached.cache_clear()
     return torch.device("cuda", 0)
 

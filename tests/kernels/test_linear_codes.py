@@ -82,7 +82,7 @@ def test_a_row_has_the_same_bits_among_any_number() -> None:
         alone = linear(x[:1])[0]
         assert all(linear(x[:rows])[0].equal(alone) for rows in (16, 17, 65))
     for module in (linear_int4, linear_int8):
-        assert len({config.constants["DEPTH"] for config in module.CONFIGS.values()}) == 1
+        assert not any("DEPTH" in config.constants for config in module.CONFIGS.values())
 
 
 @isolated

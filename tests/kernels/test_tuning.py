@@ -103,6 +103,23 @@ def test_a_whole_task_in_the_interpreter() -> None:
         assert setting.config.num_warps == 2 and "20.0000 ms against 100.0000 ms" in setting.why
 
 
+def test_launches_of_other_features_are_tuned_apart() -> None:
+    from pipeline.gpu.kernels.tuning import alike
+    from pipeline.gpu.kernels.variant import ModelShape
+    from pipeline.gpu.kernels.workloads.suite import TINY, build
+
+    shape, sizes = ModelShape("tiny", 2, 1, 32, 64, 96, 128), ("qkv", "output", "down")
+    tiny = TINY._replace(products=tuple((name, rows) for name in sizes for rows in (3, 17)))
+    groups = alike(build("linear_int8", shape, tiny, torch.device("cpu")), "linear_int8")
+    assert [(group[0].features, len(group)) for group in groups] == [
+        ({"outputs": 128, "max_rows": 16}, 1),
+        ({"outputs": 128, "max_rows": 64}, 1),
+        ({"outputs": 64, "max_rows": 16}, 2),
+        ({"outputs": 64, "max_rows": 64}, 2),
+    ]
+    assert alike(groups[0], "linear_int4") == []
+
+
 @isolated
 def test_a_wrong_result_is_no_choice_and_no_start() -> None:
     from dataclasses import replace

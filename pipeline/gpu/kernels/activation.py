@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pipeline.gpu.kernels.config import LaunchConfig, find_config
+from pipeline.gpu.kernels.finding import Find, LaunchConfig, find_config, keep_default
 from pipeline.gpu.kernels.variant import ModelShape, Variant
 
 DEFAULT = LaunchConfig(num_warps=4, num_stages=1, constants={"BLOCK": 1024})
@@ -68,16 +68,17 @@ def _launch(gate_up: Tensor, is_gelu: bool, config: LaunchConfig | None) -> Tens
     return out
 
 
-def variants(shape: ModelShape) -> list[Variant]:
+def variants(shape: ModelShape, find: Find = keep_default) -> list[Variant]:
     """Both activations."""
+    config = find("activation", DEFAULT, width=shape.intermediate_size)
     return [
         Variant(
             name=f"{name} {shape.name}",
             kernel=gate_kernel,
             types={"gate_up_ptr": "*bf16", "out_ptr": "*bf16", "row_stride": "i32"},
-            constants={"WIDTH": shape.intermediate_size, "IS_GELU": is_gelu, **DEFAULT.constants},
+            constants={"WIDTH": shape.intermediate_size, "IS_GELU": is_gelu, **config.constants},
             aligned=frozenset(("gate_up_ptr", "out_ptr", "row_stride")),
-            config=DEFAULT,
+            config=config,
             max_registers=64,  # eight programs of 4 warps fill a multiprocessor's 64 Ki registers
         )
         for name, is_gelu in (("silu_and_mul", False), ("gelu_and_mul", True))

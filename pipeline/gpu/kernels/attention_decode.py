@@ -30,7 +30,7 @@ from pipeline.gpu.api import StepInputs
 from pipeline.gpu.kernels.attention_combine import combine, count_mass
 from pipeline.gpu.kernels.attention_split import attend_split
 from pipeline.gpu.kernels.cache import Cache, scales_of
-from pipeline.gpu.kernels.config import LaunchConfig, find_config
+from pipeline.gpu.kernels.finding import Find, LaunchConfig, find_config, keep_default
 from pipeline.gpu.kernels.seen import seen_tiles, what_is_seen
 from pipeline.gpu.kernels.variant import ModelShape, Variant, attention_constants, stored_type
 from pipeline.gpu.kv.dtype import KvDtype, is_quantised
@@ -229,7 +229,7 @@ def default_config(head_dim: int, kv_dtype: KvDtype) -> LaunchConfig:
 _WINDOWS, _MASS, _SPLITS = ("sinks", "windows"), ("mass", "weights"), ("partial", "lse", "arrived")
 
 
-def variants(shape: ModelShape) -> list[Variant]:
+def variants(shape: ModelShape, find: Find = keep_default) -> list[Variant]:
     """Plain, with windows, with mass, and for tables of one split."""
     absent = {
         "": (*_WINDOWS, *_MASS),
@@ -237,7 +237,7 @@ def variants(shape: ModelShape) -> list[Variant]:
         " mass": _WINDOWS,
         " one split": (*_WINDOWS, *_MASS, *_SPLITS),
     }
-    return [_variant(shape, suffix, names) for suffix, names in absent.items()]
+    return [_variant(shape, find, suffix, names) for suffix, names in absent.items()]
 
 
 _POINTERS = {
@@ -252,11 +252,12 @@ _POINTERS = {
 _NUMBERS = ("layer_window", "q_stride", "out_stride", "max_blocks", "max_splits", "num_parts")
 
 
-def _variant(shape: ModelShape, suffix: str, absent: tuple[str, ...]) -> Variant:
+def _variant(shape: ModelShape, find: Find, suffix: str, absent: tuple[str, ...]) -> Variant:
     stored = stored_type(shape)
     pointers = _POINTERS | {"k": stored, "v": stored}
     absent += () if is_quantised(shape.kv_dtype) else ("k_scales", "v_scales")
-    config = default_config(shape.head_dim, shape.kv_dtype)
+    default = default_config(shape.head_dim, shape.kv_dtype)
+    config = find("attention_decode", default, head_dim=shape.head_dim, kv_dtype=shape.kv_dtype)
     constants = attention_constants(shape, absent, config)
     return Variant(
         name=f"decode {shape.name} {shape.kv_dtype}{suffix}",

@@ -27,7 +27,7 @@ from pipeline.gpu.api import StepInputs
 from pipeline.gpu.kernels.attention_prefill import LOG2_E
 from pipeline.gpu.kernels.cache import Cache, scales_of
 from pipeline.gpu.kernels.code_tile import dequantised, load_codes, load_scales
-from pipeline.gpu.kernels.config import LaunchConfig
+from pipeline.gpu.kernels.finding import Find, LaunchConfig, find_config, keep_default
 from pipeline.gpu.kernels.seen import what_is_seen
 from pipeline.gpu.kernels.stored_tile import head_blocks, load_tile
 from pipeline.gpu.kernels.variant import ModelShape, Variant, attention_constants, stored_type
@@ -122,7 +122,7 @@ def attention_mass(
         raise ValueError(f"mass must be given, {tuple(inputs.block_tables.shape)}")
     if lse.shape != q.shape[:2] or not lse.is_contiguous():
         raise ValueError(f"lse is {tuple(lse.shape)}, q {tuple(q.shape)}")
-    config = config or default_config(cache.head_dim, q.dtype)
+    config = config or config_for(q, cache)
     if q.shape[1] // cache.num_kv_heads > config.constants["TILE_ROWS"]:
         raise ValueError(f"{q.shape[1]} heads over {cache.num_kv_heads}")
     num_rows, max_blocks = inputs.block_tables.shape
@@ -138,15 +138,23 @@ def attention_mass(
     )  # fmt: skip
 
 
+def config_for(q: Tensor, cache: Cache) -> LaunchConfig:
+    """As the GPU's file says; fp32, a mode for tests, has what fits everywhere."""
+    default = default_config(cache.head_dim, q.dtype)
+    if q.dtype == torch.float32:
+        return default
+    return find_config("attention_mass", default, q.device, head_dim=cache.head_dim, kv_dtype=cache.kv_dtype)
+
+
 def default_config(head_dim: int, dtype: torch.dtype = torch.bfloat16) -> LaunchConfig:
     """Keys stay with the warps, 16 each; queries stream past."""
     rows = 32 if head_dim > 128 or dtype == torch.float32 else 64
     return LaunchConfig(4, 2, {"TILE_ROWS": rows, "TILE_KEYS": 64})
 
 
-def variants(shape: ModelShape) -> list[Variant]:
+def variants(shape: ModelShape, find: Find = keep_default) -> list[Variant]:
     """With and without windows of the rows."""
-    return [_variant(shape, "", has_rows=False), _variant(shape, " sinks", has_rows=True)]
+    return [_variant(shape, find, "", has_rows=False), _variant(shape, find, " sinks", has_rows=True)]
 
 
 _POINTERS = {
@@ -158,11 +166,12 @@ _POINTERS = {
 _NUMBERS = ("layer_window", "max_blocks", "q_stride")
 
 
-def _variant(shape: ModelShape, suffix: str, *, has_rows: bool) -> Variant:
+def _variant(shape: ModelShape, find: Find, suffix: str, *, has_rows: bool) -> Variant:
     stored = stored_type(shape)
     absent: list[str] = [] if is_quantised(shape.kv_dtype) else ["k_scales"]
     absent += [] if has_rows else ["sinks", "windows"]
-    config = default_config(shape.head_dim)
+    default = default_config(shape.head_dim)
+    config = find("attention_mass", default, head_dim=shape.head_dim, kv_dtype=shape.kv_dtype)
     constants = attention_constants(shape, absent, config)
     return Variant(
         name=f"mass {shape.name} {shape.kv_dtype}{suffix}",

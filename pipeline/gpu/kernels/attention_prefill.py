@@ -36,7 +36,7 @@ from torch import Tensor
 from pipeline.gpu.api import StepInputs
 from pipeline.gpu.kernels.cache import Cache, scales_of
 from pipeline.gpu.kernels.code_tile import dequantised, load_codes, load_scales
-from pipeline.gpu.kernels.config import LaunchConfig, find_config
+from pipeline.gpu.kernels.finding import Find, LaunchConfig, find_config, keep_default
 from pipeline.gpu.kernels.seen import ALL, what_is_seen
 from pipeline.gpu.kernels.stored_tile import head_blocks, load_tile
 from pipeline.gpu.kernels.variant import ModelShape, Variant, attention_constants, stored_type
@@ -261,13 +261,13 @@ def default_config(head_dim: int, kv_dtype: KvDtype, dtype: torch.dtype = torch.
     return LaunchConfig(8, 2, {"TILE_ROWS": 128, "TILE_KEYS": 64})
 
 
-def variants(shape: ModelShape) -> list[Variant]:
+def variants(shape: ModelShape, find: Find = keep_default) -> list[Variant]:
     """Alone, with a layer's window, with sinks and windows of the rows, and for mass."""
     return [
-        _variant(shape, "", is_windowed=False, has_rows=False, has_lse=False),
-        _variant(shape, " window", is_windowed=True, has_rows=False, has_lse=False),
-        _variant(shape, " sinks", is_windowed=True, has_rows=True, has_lse=False),
-        _variant(shape, " mass", is_windowed=False, has_rows=False, has_lse=True),
+        _variant(shape, find, "", is_windowed=False, has_rows=False, has_lse=False),
+        _variant(shape, find, " window", is_windowed=True, has_rows=False, has_lse=False),
+        _variant(shape, find, " sinks", is_windowed=True, has_rows=True, has_lse=False),
+        _variant(shape, find, " mass", is_windowed=False, has_rows=False, has_lse=True),
     ]
 
 
@@ -279,13 +279,16 @@ _POINTERS = {
 _NUMBERS = ("layer_window", "num_rows", "max_blocks", "q_stride", "out_stride")
 
 
-def _variant(shape: ModelShape, suffix: str, *, is_windowed: bool, has_rows: bool, has_lse: bool) -> Variant:
+def _variant(
+    shape: ModelShape, find: Find, suffix: str, *, is_windowed: bool, has_rows: bool, has_lse: bool
+) -> Variant:
     stored = stored_type(shape)
     pointers = _POINTERS | {"k": stored, "v": stored}
     absent: list[str] = [] if is_quantised(shape.kv_dtype) else ["k_scales", "v_scales"]
     absent += [] if has_rows else ["sinks", "windows"]
     absent += [] if has_lse else ["lse"]
-    config = default_config(shape.head_dim, shape.kv_dtype)
+    default = default_config(shape.head_dim, shape.kv_dtype)
+    config = find("attention_prefill", default, head_dim=shape.head_dim, kv_dtype=shape.kv_dtype)
     constants = attention_constants(shape, absent, config) | {"IS_WINDOWED": is_windowed}
     return Variant(
         name=f"prefill {shape.name} {shape.kv_dtype}{suffix}",

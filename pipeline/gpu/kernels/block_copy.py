@@ -6,6 +6,7 @@ moved, whatever they mean: N * 2 L blocks read and as many written. A program mo
 loads and stores, 64 bytes a thread at once.
 """
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -14,7 +15,8 @@ import triton.language as tl
 from torch import Tensor
 
 from pipeline.gpu.api import LayerKv
-from pipeline.gpu.kernels.config import LaunchConfig
+from pipeline.gpu.kernels.cache import kv_format
+from pipeline.gpu.kernels.finding import Find, LaunchConfig, find_config, keep_default
 from pipeline.gpu.kernels.variant import ModelShape, Variant
 
 DEFAULT = LaunchConfig(num_warps=4, num_stages=1, constants={"WORDS": 1024})
@@ -64,21 +66,25 @@ def blocks_of(layers: list[LayerKv]) -> Blocks:
 
 def gather_blocks(blocks: Blocks, ids: Tensor, staged: Tensor, config: LaunchConfig | None = None) -> None:
     """Copy blocks ids [N] int64 to staged [N, 2 L, ...]."""
-    _launch(blocks, ids, staged, True, config or DEFAULT)
+    _launch(blocks, ids, staged, True, config)
 
 
 def scatter_blocks(blocks: Blocks, ids: Tensor, staged: Tensor, config: LaunchConfig | None = None) -> None:
     """Copy staged [N, 2 L, ...] to blocks ids [N] int64, which differ from one another."""
-    _launch(blocks, ids, staged, False, config or DEFAULT)
+    _launch(blocks, ids, staged, False, config)
 
 
-def _launch(blocks: Blocks, ids: Tensor, staged: Tensor, is_gather: bool, config: LaunchConfig) -> None:
+def _launch(
+    blocks: Blocks, ids: Tensor, staged: Tensor, is_gather: bool, config: LaunchConfig | None
+) -> None:
     num_tensors, num_words = len(blocks.tensors), blocks.num_words
     num_bytes = len(ids) * num_tensors * num_words * WORD_BYTES
     if staged.numel() * staged.element_size() != num_bytes or not staged.is_contiguous():
         raise ValueError(f"{len(ids)} blocks take {num_bytes} bytes in a row, staging is {staged.shape}")
     if ids.dtype != torch.int64 or not ids.is_contiguous():
         raise ValueError(f"block ids are contiguous int64, not {ids.dtype}")
+    block_bytes = num_words * WORD_BYTES
+    config = config or find_config("block_copy", DEFAULT, ids.device, block_bytes=block_bytes)
     copy_kernel[(triton.cdiv(num_words, config.constants["WORDS"]), num_tensors, len(ids))](
         blocks.pointers,
         ids,
@@ -91,17 +97,20 @@ def _launch(blocks: Blocks, ids: Tensor, staged: Tensor, is_gather: bool, config
     )
 
 
-def variants(shape: ModelShape) -> list[Variant]:
+def variants(shape: ModelShape, find: Find = keep_default) -> list[Variant]:
     """There and back: the same for all shapes whose blocks are a multiple of 16 words."""
     pointers = ("pointers", "ids", "staged")
+    block_shape, dtype = kv_format(1, shape.block_size, shape.num_kv_heads, shape.head_dim, shape.kv_dtype)
+    block_bytes = math.prod(block_shape) * dtype.itemsize
+    config = find("block_copy", DEFAULT, block_bytes=block_bytes)
     return [
         Variant(
             name=f"{'gather' if is_gather else 'scatter'} {shape.name}",
             kernel=copy_kernel,
             types={**dict.fromkeys(pointers, "*i64"), "num_words": "i32"},
-            constants={"IS_GATHER": is_gather, **DEFAULT.constants},
+            constants={"IS_GATHER": is_gather, **config.constants},
             aligned=frozenset((*pointers, "num_words")),
-            config=DEFAULT,
+            config=config,
             is_hot=False,
         )
         for is_gather in (True, False)

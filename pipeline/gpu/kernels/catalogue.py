@@ -2,11 +2,11 @@
 
 import importlib
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import NamedTuple
 
 from pipeline.errors import ConfigError
 from pipeline.gpu.kernels.config import packaged_for
+from pipeline.gpu.kernels.finding import Find, packaged_find
 from pipeline.gpu.kernels.variant import ModelShape, Variant
 
 KERNELS = (
@@ -23,16 +23,17 @@ KERNELS = (
     "penalties",
     "block_copy",
 )
-"""Each with `variants(shape)`."""
+"""Each with `variants(shape, find)`."""
 
 
 class Entry(NamedTuple):
-    """A variant, and how to find it again in another process."""
+    """A variant, as GPUs of an architecture launch it, and how to find it again in another process."""
 
     module: str
     shape: ModelShape
     number: int
-    """In what `variants(shape)` of the module gives."""
+    """In what variants_of gives."""
+    arch: int
     variant: Variant
 
     @property
@@ -42,6 +43,7 @@ class Entry(NamedTuple):
         return repr(
             (
                 self.module,
+                self.arch,
                 each.kernel.__name__,
                 each.types,
                 each.constants,
@@ -51,35 +53,30 @@ class Entry(NamedTuple):
         )
 
 
-def configured(entry: Entry, arch: int) -> Entry:
-    """As GPUs of that architecture launch it by the files that come with the program, where they say so.
-
-    Those files are asked for head_dim and kv_dtype: of a kernel that does not go by them they say nothing.
-    """
-    variant, packaged = entry.variant, packaged_for("", arch)
-    features = {"head_dim": variant.constants.get("D", 0), "kv_dtype": variant.constants.get("KV", "")}
-    config = packaged.find(entry.module, features) if packaged else None
-    if config is None:
-        return entry
-    constants = {**variant.constants, **config.constants}
-    return entry._replace(variant=replace(variant, config=config, constants=constants))
-
-
-def entries(shapes: Iterable[ModelShape], kernels: Iterable[str] = KERNELS) -> list[Entry]:
-    """All that models of these shapes launch, each compilation once. Raises ConfigError."""
+def entries(
+    shapes: Iterable[ModelShape], archs: Iterable[int], kernels: Iterable[str] = KERNELS
+) -> list[Entry]:
+    """All that models of these shapes launch on such GPUs, each compilation once. Raises ConfigError."""
     found: dict[str, Entry] = {}
-    shapes = list(shapes)
-    for module in check_names(kernels):
-        for shape in shapes:
-            for number, variant in enumerate(variants_of(module, shape)):
-                entry = Entry(module, shape, number, variant)
-                found.setdefault(entry.identity, entry)
+    modules, shapes = check_names(kernels), list(shapes)
+    for arch in archs:
+        for module in modules:
+            for shape in shapes:
+                for each in entries_of(module, shape, arch):
+                    found.setdefault(each.identity, each)
     return list(found.values())
 
 
-def variants_of(module: str, shape: ModelShape) -> list[Variant]:
-    """What a model of that shape launches of one module's kernels."""
-    variants: list[Variant] = importlib.import_module(f"pipeline.gpu.kernels.{module}").variants(shape)
+def entries_of(module: str, shape: ModelShape, arch: int) -> list[Entry]:
+    """As the files that come with the program have it."""
+    variants = variants_of(module, shape, packaged_find(packaged_for("", arch)))
+    return [Entry(module, shape, number, arch, variant) for number, variant in enumerate(variants)]
+
+
+def variants_of(module: str, shape: ModelShape, find: Find) -> list[Variant]:
+    """What a model of that shape launches of one module's kernels, configured as `find` says."""
+    owner = importlib.import_module(f"pipeline.gpu.kernels.{module}")
+    variants: list[Variant] = owner.variants(shape, find)
     return variants
 
 

@@ -7,7 +7,7 @@ from concurrent.futures import ProcessPoolExecutor
 import msgspec
 
 from pipeline.gpu.kernels.aot import Usage, compile_variant, occupancy, regressions
-from pipeline.gpu.kernels.catalogue import Entry, configured, variants_of
+from pipeline.gpu.kernels.catalogue import Entry, entries_of
 from pipeline.gpu.kernels.variant import ModelShape
 
 COLUMNS = (
@@ -51,29 +51,27 @@ class Row(msgspec.Struct, frozen=True):
         return [f"{self.kernel} {self.variant} sm_{self.arch}: {each}" for each in self.regressions]
 
 
-def check(entries: list[Entry], archs: Iterable[int], num_processes: int = 1) -> Iterator[Row]:
+def check(entries: list[Entry], num_processes: int = 1) -> Iterator[Row]:
     """Row by row as they are done, in order. Raises what Triton raises for what does not compile."""
-    work = [(entry, arch) for arch in archs for entry in entries]
     if num_processes == 1:
-        yield from (check_one(entry, arch) for entry, arch in work)
+        yield from map(check_one, entries)
         return
-    named = [(entry.module, entry.shape, entry.number, arch) for entry, arch in work]
+    named = [(entry.module, entry.shape, entry.arch, entry.number) for entry in entries]
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(num_processes, mp_context=context) as pool:
         yield from pool.map(_check_named, named)
 
 
-def check_one(entry: Entry, arch: int) -> Row:
-    """As it is launched on a GPU of that architecture."""
-    entry = configured(entry, arch)
-    usage = compile_variant(entry.variant, arch)
+def check_one(entry: Entry) -> Row:
+    """Compile it."""
+    usage = compile_variant(entry.variant, entry.arch)
     return Row(
         entry.module,
         entry.variant.name,
-        arch,
+        entry.arch,
         usage,
-        *occupancy(entry.variant, arch, usage),
-        regressions(entry.variant, arch, usage),
+        *occupancy(entry.variant, entry.arch, usage),
+        regressions(entry.variant, entry.arch, usage),
     )
 
 
@@ -98,5 +96,5 @@ def as_markdown(rows: Iterable[Row]) -> str:
 
 def _check_named(named: tuple[str, ModelShape, int, int]) -> Row:
     # a kernel cannot be pickled
-    module, shape, number, arch = named
-    return check_one(Entry(module, shape, number, variants_of(module, shape)[number]), arch)
+    module, shape, arch, number = named
+    return check_one(entries_of(module, shape, arch)[number])

@@ -3,7 +3,7 @@
 `configs/` has a file for each kind of GPU; one that `stageline tune-kernels` has written for this very GPU,
 in $XDG_CACHE_HOME/stageline/kernels (~/.cache/... without that variable), goes first. A configuration goes by
 the model and the GPU, never by how many rows a step has: it may set the order of sums, on which the bits of a
-result depend (docs/decisions/0002).
+result depend (docs/decisions/0002). Where it cannot, as in kernels.linear_tile, it goes by a class of rows.
 """
 
 import re
@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
-import torch
 
 from pipeline.checkpoint.store import models_folder
 from pipeline.errors import ConfigError
@@ -65,27 +64,6 @@ class GpuConfigs(msgspec.Struct, forbid_unknown_fields=True):
         """In the place of one for the same launches."""
         others = [each for each in self.kernels.get(kernel, []) if each.when != setting.when]
         self.kernels[kernel] = [*others, setting]
-
-
-def find_config(
-    kernel: str, default: LaunchConfig, device: torch.device, **features: Feature
-) -> LaunchConfig:
-    """How a launch with these features is best made on the device: `default` where no file says it.
-
-    Raises ConfigError for a file that cannot be read. A call costs microseconds.
-    """
-    if device.type != "cuda":
-        return default
-    found = _find(kernel, device.index, tuple(features.items()))
-    return default if found is None else found
-
-
-@cache
-def _find(kernel: str, index: int | None, features: tuple[tuple[str, Feature], ...]) -> LaunchConfig | None:
-    name, (major, minor) = torch.cuda.get_device_name(index), torch.cuda.get_device_capability(index)
-    configs = load_configs(name, 10 * major + minor)
-    found = (each.find(kernel, dict(features)) for each in configs)
-    return next((config for config in found if config is not None), None)
 
 
 @cache

@@ -14,13 +14,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pipeline.gpu.kernels.config import LaunchConfig
+from pipeline.gpu.kernels.finding import Find, LaunchConfig, keep_default
 from pipeline.gpu.kernels.linear_tile import (
+    DEPTH,
     FEW_ROWS,
     SOME_ROWS,
     Configs,
     check_input,
-    config_of,
+    config_for,
     grid_of,
     store_outputs,
     variants_of,
@@ -36,9 +37,9 @@ BLOCK_KINDS = frozenset(("Q4_0", "Q4_1"))
 ZERO = 8
 """The code of Q4_0 that stands for 0."""
 CONFIGS: Configs = {
-    FEW_ROWS: LaunchConfig(4, 6, {"ROWS": 16, "COLUMNS": 32, "DEPTH": 128}),
-    SOME_ROWS: LaunchConfig(4, 4, {"ROWS": 64, "COLUMNS": 32, "DEPTH": 128}),
-    0: LaunchConfig(8, 2, {"ROWS": 128, "COLUMNS": 64, "DEPTH": 128}),
+    FEW_ROWS: LaunchConfig(4, 6, {"ROWS": 16, "COLUMNS": 32}),
+    SOME_ROWS: LaunchConfig(4, 4, {"ROWS": 64, "COLUMNS": 32}),
+    0: LaunchConfig(8, 2, {"ROWS": 128, "COLUMNS": 64}),
 }
 """Few rows: 10 KB of codes on their way in a program, as many programs as an H100 has multiprocessors from
 4,096 outputs on. Many: as large as registers allow."""
@@ -127,7 +128,7 @@ def linear_int4(
     """[T, in] -> a new tensor, [T, out], of x's dtype."""
     num_rows, num_outputs, num_inputs = len(x), len(codes), 2 * codes.shape[1]
     check_input(x, num_inputs)
-    config = config or config_of(CONFIGS, num_rows)
+    config = config or config_for("linear_int4", CONFIGS, num_rows, num_outputs, x.device)
     out = torch.empty(num_rows, num_outputs, dtype=x.dtype, device=x.device)
     int4_kernel[grid_of(num_rows, num_outputs, config)](
         x,
@@ -140,6 +141,7 @@ def linear_int4(
         x.stride(0),
         OUT=num_outputs,
         IN=num_inputs,
+        DEPTH=DEPTH,
         **config.constants,
         num_warps=config.num_warps,
         num_stages=config.num_stages,
@@ -147,7 +149,7 @@ def linear_int4(
     return out
 
 
-def variants(shape: ModelShape) -> list[Variant]:
-    """Of the feed-forward's way down, by the number of rows."""
+def variants(shape: ModelShape, find: Find = keep_default) -> list[Variant]:
+    """Of every product, by the number of rows."""
     pointers = {"x": "*bf16", "codes": "*u8", "scales": "*fp16", "minima": "*fp16", "out": "*bf16"}
-    return variants_of(int4_kernel, "int4", pointers, shape, CONFIGS)
+    return variants_of(int4_kernel, "linear_int4", pointers, shape, CONFIGS, find)

@@ -12,13 +12,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pipeline.gpu.kernels.config import LaunchConfig
+from pipeline.gpu.kernels.finding import Find, LaunchConfig, keep_default
 from pipeline.gpu.kernels.linear_tile import (
+    DEPTH,
     FEW_ROWS,
     SOME_ROWS,
     Configs,
     check_input,
-    config_of,
+    config_for,
     grid_of,
     store_outputs,
     variants_of,
@@ -28,9 +29,9 @@ from pipeline.gpu.kernels.widen import widen_int8_bytes
 
 MAX_CODE = 127
 CONFIGS: Configs = {
-    FEW_ROWS: LaunchConfig(4, 6, {"ROWS": 16, "COLUMNS": 32, "DEPTH": 128}),
-    SOME_ROWS: LaunchConfig(4, 4, {"ROWS": 64, "COLUMNS": 64, "DEPTH": 128}),
-    0: LaunchConfig(8, 2, {"ROWS": 128, "COLUMNS": 64, "DEPTH": 128}),
+    FEW_ROWS: LaunchConfig(4, 6, {"ROWS": 16, "COLUMNS": 32}),
+    SOME_ROWS: LaunchConfig(4, 4, {"ROWS": 64, "COLUMNS": 64}),
+    0: LaunchConfig(8, 2, {"ROWS": 128, "COLUMNS": 64}),
 }
 """Few rows: 20 KB of codes on their way in a program, as many programs as an H100 has multiprocessors from
 4,096 outputs on. Many: as large as registers allow."""
@@ -89,7 +90,7 @@ def linear_int8(
     """[T, in] -> a new tensor, [T, out], of x's dtype."""
     num_rows, (num_outputs, num_inputs) = len(x), codes.shape
     check_input(x, num_inputs)
-    config = config or config_of(CONFIGS, num_rows)
+    config = config or config_for("linear_int8", CONFIGS, num_rows, num_outputs, x.device)
     out = torch.empty(num_rows, num_outputs, dtype=x.dtype, device=x.device)
     int8_kernel[grid_of(num_rows, num_outputs, config)](
         x,
@@ -101,6 +102,7 @@ def linear_int8(
         x.stride(0),
         OUT=num_outputs,
         IN=num_inputs,
+        DEPTH=DEPTH,
         **config.constants,
         num_warps=config.num_warps,
         num_stages=config.num_stages,
@@ -108,7 +110,7 @@ def linear_int8(
     return out
 
 
-def variants(shape: ModelShape) -> list[Variant]:
-    """Of the feed-forward's way down, by the number of rows."""
+def variants(shape: ModelShape, find: Find = keep_default) -> list[Variant]:
+    """Of every product, by the number of rows."""
     pointers = {"x": "*bf16", "codes": "*u8", "scales": "*fp32", "out": "*bf16"}
-    return variants_of(int8_kernel, "int8", pointers, shape, CONFIGS)
+    return variants_of(int8_kernel, "linear_int8", pointers, shape, CONFIGS, find)

@@ -1,21 +1,26 @@
 """What the linears over stored codes have in common: tile sizes by rows, and how a result is stored.
 
-DEPTH is one for all numbers of rows, so that a row's sum has the same steps in the same order among however
-many (docs/decisions/0024). How a step of 16 is rounded is the tensor cores' affair: before sm_90 there is one
-instruction; on sm_90 up to FEW_ROWS are multiplied by warps (HMMA), more by warp groups (HGMMA), and NVIDIA
-does not say that these round alike.
+DEPTH is one for all numbers of rows, and no configuration sets it, so that a row's sum has the same steps in
+the same order among however many (docs/decisions/0024). That is why a configuration may go by a class of rows
+here. How a step of 16 is rounded is the tensor cores' affair: before sm_90 there is one instruction; on sm_90
+up to FEW_ROWS are multiplied by warps (HMMA), more by warp groups (HGMMA), and NVIDIA does not say that these
+round alike.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from pipeline.gpu.kernels.config import LaunchConfig
+from pipeline.gpu.kernels.finding import Find, LaunchConfig, find_config
 from pipeline.gpu.kernels.variant import ModelShape, Variant
 
+DEPTH = 128
+"""Inputs of a step of a sum."""
 FEW_ROWS, SOME_ROWS = 16, 64
 """Up to SOME_ROWS time goes into reading weights, with more into products, and into reading x again for each
 tile of outputs."""
@@ -33,9 +38,17 @@ def store_outputs(acc, bias, out, row, output, num_rows, OUT: tl.constexpr):
     tl.store(out + at, acc.to(out.dtype.element_ty), mask=mask)
 
 
-def config_of(configs: Configs, num_rows: int) -> LaunchConfig:
-    """For [num_rows, in] inputs."""
-    return configs[next((most for most in (FEW_ROWS, SOME_ROWS) if num_rows <= most), 0)]
+def config_for(
+    kernel: str, configs: Configs, num_rows: int, num_outputs: int, device: torch.device
+) -> LaunchConfig:
+    """For [num_rows, in] inputs, as the GPU's file says."""
+    most = rows_class(num_rows)
+    return find_config(kernel, configs[most], device, outputs=num_outputs, max_rows=most)
+
+
+def rows_class(num_rows: int) -> int:
+    """The key of Configs."""
+    return next((most for most in (FEW_ROWS, SOME_ROWS) if num_rows <= most), 0)
 
 
 def grid_of(num_rows: int, num_outputs: int, config: LaunchConfig) -> tuple[int, int]:
@@ -51,23 +64,38 @@ def check_input(x: Tensor, num_inputs: int) -> None:
 
 
 def variants_of(
-    kernel: Any, name: str, pointers: Mapping[str, str], shape: ModelShape, configs: Configs
+    kernel: Any, module: str, pointers: Mapping[str, str], shape: ModelShape, configs: Configs, find: Find
 ) -> list[Variant]:
-    """Of the feed-forward's way down, by the number of rows."""
+    """Of every product, by the number of rows."""
+    plain = Variant(
+        name=f"{module.removeprefix('linear_')} {shape.name}",
+        kernel=kernel,
+        types={**pointers, "bias": "*bf16", "num_rows": "i32", "x_stride": "i32"},
+        constants={"DEPTH": DEPTH},
+        aligned=frozenset((*pointers, "x_stride")),
+        config=LaunchConfig(),
+        has_dot=True,
+    )
     return [
-        Variant(
-            name=f"{name} {shape.name} {config.constants['ROWS']} rows",
-            kernel=kernel,
-            types={**pointers, "num_rows": "i32", "x_stride": "i32"},
-            constants={
-                "bias": None,
-                "OUT": shape.hidden_size,
-                "IN": shape.intermediate_size,
-                **config.constants,
-            },
-            aligned=frozenset((*pointers, "x_stride")),
-            config=config,
-            has_dot=True,
-        )
-        for config in configs.values()
+        _sized(plain, name, most, find(module, default, outputs=shape.linears[name][1], max_rows=most), shape)
+        for name in shape.linears
+        for most, default in configs.items()
     ]
+
+
+def _sized(plain: Variant, name: str, most: int, config: LaunchConfig, shape: ModelShape) -> Variant:
+    has_bias = name == "qkv" and shape.has_qkv_bias
+    num_inputs, num_outputs = shape.linears[name]
+    return replace(
+        plain,
+        name=f"{plain.name} {name}, {f'up to {most}' if most else 'many'} rows",
+        constants={
+            **plain.constants,
+            **({} if has_bias else {"bias": None}),
+            "OUT": num_outputs,
+            "IN": num_inputs,
+            **config.constants,
+        },
+        aligned=plain.aligned | ({"bias"} if has_bias else set()),
+        config=config,
+    )

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pipeline.gpu.kernels.config import LaunchConfig, find_config
+from pipeline.gpu.kernels.finding import Find, LaunchConfig, find_config, keep_default
 from pipeline.gpu.kernels.variant import ModelShape, Variant
 
 DEFAULT = LaunchConfig(num_warps=8, num_stages=1, constants={"ELEMENTS": 2048})
@@ -116,7 +116,7 @@ def _describe(x: Tensor) -> str:
     return f"{list(x.shape)} {x.dtype} of strides {list(x.stride())}"
 
 
-def variants(shape: ModelShape) -> list[Variant]:
+def variants(shape: ModelShape, find: Find = keep_default) -> list[Variant]:
     """Of the hidden size with and without residuals, and of the heads of queries and keys."""
     widths = {
         "norm": (1, shape.hidden_size, False),
@@ -125,21 +125,21 @@ def variants(shape: ModelShape) -> list[Variant]:
         "k_norm": (shape.num_kv_heads, shape.head_dim, False),
     }
     return [
-        _variant(f"{name} {shape.name} {weight}", weight, _constants(*sizes, DEFAULT))
+        _variant(f"{name} {shape.name} {weight}", weight, sizes, find("norm", DEFAULT, width=sizes[1]))
         for name, sizes in widths.items()
         for weight in ("bf16", "fp32")
     ]
 
 
-def _variant(name: str, weight: str, constants: dict[str, int | bool]) -> Variant:
+def _variant(name: str, weight: str, sizes: tuple[int, int, bool], config: LaunchConfig) -> Variant:
     pointers = {"x_ptr": "*bf16", "residual_ptr": "*bf16", "weight_ptr": f"*{weight}", "out_ptr": "*bf16"}
     strides = ("x_stride_t", "x_stride_h", "residual_stride_t")
     return Variant(
         name=name,
         kernel=rms_norm_kernel,
         types={**pointers, "eps": "fp32", "num_rows": "i32", **dict.fromkeys(strides, "i32")},
-        constants=constants,
+        constants=_constants(*sizes, config),
         aligned=frozenset((*pointers, *strides)),
-        config=DEFAULT,
+        config=config,
         max_registers=64,  # four programs of 8 warps fill a multiprocessor's 64 Ki registers
     )

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pipeline.gpu.kernels.config import LaunchConfig
+from pipeline.gpu.kernels.finding import Find, LaunchConfig, find_config, keep_default
 from pipeline.gpu.kernels.variant import ModelShape, Variant
 
 DEFAULT = LaunchConfig(num_warps=4, num_stages=1, constants={"BLOCK": 1024})
@@ -54,7 +54,7 @@ def penalise(
     if counts.shape[1] != vocab_size or any(each.shape != at.shape or each.dim() != 1 for each in columns):
         shapes = [list(each.shape) for each in (logits, counts, *columns)]
         raise ValueError(f"logits, counts and columns of {shapes}")
-    config = config or DEFAULT
+    config = config or find_config("penalties", DEFAULT, logits.device, vocab=vocab_size)
     block = config.constants["BLOCK"]
     penalties_kernel[(at.shape[0], triton.cdiv(vocab_size, block))](
         logits,
@@ -69,8 +69,9 @@ def penalise(
     )
 
 
-def variants(shape: ModelShape) -> list[Variant]:
+def variants(shape: ModelShape, find: Find = keep_default) -> list[Variant]:
     """One, for all models."""
+    config = find("penalties", DEFAULT, vocab=shape.vocab_size)
     pointers = {"logits_ptr": "*fp32", "at_ptr": "*i64", "counts_ptr": "*i32", "places_ptr": "*i64"}
     pointers |= dict.fromkeys(("repetition_ptr", "frequency_ptr", "presence_ptr"), "*fp32")
     return [
@@ -78,9 +79,9 @@ def variants(shape: ModelShape) -> list[Variant]:
             name="penalties",
             kernel=penalties_kernel,
             types={**pointers, "V": "i32"},
-            constants={"BLOCK": DEFAULT.constants["BLOCK"]},
+            constants=dict(config.constants),
             aligned=frozenset((*pointers, "V")),
-            config=DEFAULT,
+            config=config,
             max_registers=64,
         )
     ]

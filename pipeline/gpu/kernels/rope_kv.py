@@ -22,7 +22,7 @@ from torch import Tensor
 
 from pipeline.gpu.api import Rotation
 from pipeline.gpu.kernels.cache import Cache, scales_of
-from pipeline.gpu.kernels.config import LaunchConfig, find_config
+from pipeline.gpu.kernels.finding import Find, LaunchConfig, find_config, keep_default
 from pipeline.gpu.kernels.stored_rows import store_rows
 from pipeline.gpu.kernels.variant import ModelShape, Variant
 from pipeline.gpu.kv.dtype import GROUP, KvDtype, is_quantised
@@ -172,7 +172,7 @@ def _constants(
     }
 
 
-def variants(shape: ModelShape) -> list[Variant]:
+def variants(shape: ModelShape, find: Find = keep_default) -> list[Variant]:
     """The one of the shape's KV dtype."""
     stored = "u8" if is_quantised(shape.kv_dtype) else shape.kv_dtype
     pointers = dict.fromkeys(("q_ptr", "k_ptr", "v_ptr", "scales_k_ptr", "scales_v_ptr"), "*bf16")
@@ -180,14 +180,15 @@ def variants(shape: ModelShape) -> list[Variant]:
     pointers |= dict.fromkeys(("stored_k_ptr", "stored_v_ptr"), f"*{stored}")
     strides = [f"{x}_stride_{dim}" for x in "qkv" for dim in "th"]
     sizes = shape.num_heads, shape.num_kv_heads, shape.head_dim, shape.block_size, shape.kv_dtype
+    config = find("rope_kv", DEFAULT, head_dim=shape.head_dim, kv_dtype=shape.kv_dtype)
     return [
         Variant(
             name=f"rope_kv {shape.name} {shape.kv_dtype}",
             kernel=rope_kv_kernel,
             types={**pointers, **dict.fromkeys(strides, "i32")},
-            constants=_constants(*sizes, DEFAULT),
+            constants=_constants(*sizes, config),
             aligned=frozenset((*pointers, *strides)),
-            config=DEFAULT,
+            config=config,
             max_registers=80,  # twelve programs of 2 warps, 24 warps, fill a multiprocessor's 64 Ki registers
         )
     ]

@@ -22,7 +22,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pipeline.gpu.kernels.config import LaunchConfig, find_config
+from pipeline.gpu.kernels.finding import Find, LaunchConfig, find_config, keep_default
 from pipeline.gpu.kernels.penalties import penalise
 from pipeline.gpu.kernels.token_mask import mask_tokens
 from pipeline.gpu.kernels.variant import ModelShape, Variant
@@ -309,18 +309,19 @@ def _constants(vocab_size: int, is_bf16: bool, config: LaunchConfig) -> dict[str
     return {"BLOCK": block, "KEY_BITS": 16 if is_bf16 else 32}
 
 
-def variants(shape: ModelShape) -> list[Variant]:
+def variants(shape: ModelShape, find: Find = keep_default) -> list[Variant]:
     """Over the model's logits, and over those that rules have changed."""
     columns = {"temperature_ptr": "*fp32", "top_k_ptr": "*i64", "top_p_ptr": "*fp32", "seed_ptr": "*i64"}
     columns |= {"position_ptr": "*i64", "out_ptr": "*i64"}
+    config = find("sampling", DEFAULT, vocab=shape.vocab_size)
     return [
         Variant(
             name=f"sampling {dtype}",
             kernel=sample_kernel,
             types={"logits_ptr": f"*{dtype}", **columns, "stride": "i32", "V": "i32"},
-            constants=_constants(shape.vocab_size, dtype == "bf16", DEFAULT),
+            constants=_constants(shape.vocab_size, dtype == "bf16", config),
             aligned=frozenset(("logits_ptr", *columns, "stride", "V")),
-            config=DEFAULT,
+            config=config,
             max_registers=128,  # a row has a multiprocessor to itself: 16 warps of them
         )
         for dtype in ("bf16", "fp32")

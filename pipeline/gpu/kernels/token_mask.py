@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pipeline.gpu.kernels.config import LaunchConfig
+from pipeline.gpu.kernels.finding import Find, LaunchConfig, find_config, keep_default
 from pipeline.gpu.kernels.variant import ModelShape, Variant
 
 DEFAULT = LaunchConfig(num_warps=4, num_stages=1, constants={"WORDS": 128})
@@ -37,7 +37,7 @@ def mask_tokens(logits: Tensor, mask: Tensor, config: LaunchConfig | None = None
         raise ValueError(f"no logits to mask: {logits.dtype} of strides {list(logits.stride())}")
     if mask.shape != (num_rows, num_words) or mask.dtype != torch.int32 or not mask.is_contiguous():
         raise ValueError(f"mask {list(mask.shape)} {mask.dtype} for logits {list(logits.shape)}")
-    config = config or DEFAULT
+    config = config or find_config("token_mask", DEFAULT, logits.device, vocab=vocab_size)
     words = config.constants["WORDS"]
     token_mask_kernel[(num_rows, triton.cdiv(num_words, words))](
         logits,
@@ -50,16 +50,17 @@ def mask_tokens(logits: Tensor, mask: Tensor, config: LaunchConfig | None = None
     )
 
 
-def variants(shape: ModelShape) -> list[Variant]:
+def variants(shape: ModelShape, find: Find = keep_default) -> list[Variant]:
     """One, for all models."""
+    config = find("token_mask", DEFAULT, vocab=shape.vocab_size)
     return [
         Variant(
             name="token_mask",
             kernel=token_mask_kernel,
             types={"logits_ptr": "*fp32", "mask_ptr": "*i32", "V": "i32", "num_words": "i32"},
-            constants={"WORDS": DEFAULT.constants["WORDS"]},
+            constants=dict(config.constants),
             aligned=frozenset(("logits_ptr", "mask_ptr", "V")),
-            config=DEFAULT,
+            config=config,
             max_registers=64,
         )
     ]

@@ -12,7 +12,8 @@ import msgspec
 from triton.errors import TritonError
 
 from pipeline.errors import StagelineError
-from pipeline.gpu.kernels.config import LaunchConfig, Setting, find_config
+from pipeline.gpu.kernels.config import LaunchConfig, Setting
+from pipeline.gpu.kernels.finding import find_config
 from pipeline.gpu.kernels.timing import Gpu, Timer, median_ms
 from pipeline.gpu.kernels.variant import ModelShape
 from pipeline.gpu.kernels.workloads.suite import Sizes, build
@@ -46,17 +47,32 @@ class Tuned(NamedTuple):
         """Of the time, as a share."""
         return 1 - self.cost / self.first_cost
 
+    @property
+    def is_better(self) -> bool:
+        """Than what there was, by enough to be saved."""
+        return self.gain >= MIN_GAIN
 
-def tune_task(task: Task, sizes: Sizes, gpu: Gpu) -> tuple[Tuned, Setting | None]:
-    """-> what was found, and what is worth saving: None where what there was is as good.
+
+def tune_task(task: Task, sizes: Sizes, gpu: Gpu) -> Iterator[tuple[Tuned, Setting]]:
+    """What was found, for launches of the same features at a time.
 
     Raises StagelineError where the kernel gives another result than torch.
     """
-    workloads = build(task.kernel, task.shape, sizes, gpu.device)
-    first = workloads[0]
-    start = find_config(task.kernel, first.default, gpu.device, **first.features)
-    tuned = tune(workloads, start, gpu.timer)
-    return tuned, as_setting(workloads, tuned)
+    for workloads in alike(build(task.kernel, task.shape, sizes, gpu.device), task.kernel):
+        first = workloads[0]
+        start = find_config(task.kernel, first.default, gpu.device, **first.features)
+        tuned = tune(workloads, start, gpu.timer)
+        yield tuned, as_setting(workloads, tuned)
+
+
+def alike(workloads: Sequence[Workload], kernel: str) -> list[list[Workload]]:
+    """Those of the kernel, by their features."""
+    groups: dict[bytes, list[Workload]] = {}
+    for each in workloads:
+        if each.kernel == kernel:
+            key = msgspec.json.encode(dict(each.features), order="deterministic")
+            groups.setdefault(key, []).append(each)
+    return list(groups.values())
 
 
 def climb(start: LaunchConfig, cost: Cost) -> Tuned:
@@ -108,10 +124,8 @@ def mean_ms(workloads: Sequence[Workload], config: LaunchConfig, timer: Timer) -
     return math.exp(sum(logs) / len(logs))
 
 
-def as_setting(workloads: Sequence[Workload], tuned: Tuned) -> Setting | None:
-    """To be saved; None: what was there is as good."""
-    if not tuned.gain >= MIN_GAIN:
-        return None
+def as_setting(workloads: Sequence[Workload], tuned: Tuned) -> Setting:
+    """What was found, and for which launches."""
     names = ", ".join(workload.name for workload in workloads)
     times = f"{tuned.cost:.4f} ms against {tuned.first_cost:.4f} ms"
     why = f"measured: {times}, best of {tuned.num_tried}: {names}"

@@ -1,7 +1,8 @@
 """One compilation of a kernel: what the ahead-of-time check compiles, and what must hold for it.
 
-Every module with a kernel has `variants(shape) -> list[Variant]`: what a model of that shape launches, with
-the types, constants and launch parameters that its launcher gives.
+Every module with a kernel has `variants(shape, find) -> list[Variant]`: what a model of that shape launches,
+with the types, constants and launch parameters that its launcher gives, where `find` says what find_config
+says to the launcher.
 """
 
 from collections.abc import Iterable
@@ -25,6 +26,19 @@ class ModelShape(NamedTuple):
     block_size: int = 16
     kv_dtype: KvDtype = "bf16"
     """The model's own dtype is bf16."""
+    has_qkv_bias: bool = False
+
+    @property
+    def linears(self) -> dict[str, tuple[int, int]]:
+        """Inputs and outputs of the products of a layer, and of the head."""
+        queries, keys = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        return {
+            "qkv": (self.hidden_size, queries + 2 * keys),
+            "output": (queries, self.hidden_size),
+            "up": (self.hidden_size, 2 * self.intermediate_size),
+            "down": (self.intermediate_size, self.hidden_size),
+            "head": (self.hidden_size, self.vocab_size),
+        }
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ def copy(shape: ModelShape, num_blocks: int, device: torch.device) -> Workload:
         "block_copy",
         f"gather {shape.name} {shape.kv_dtype} {num_blocks}",
         block_copy.DEFAULT,
-        {},
+        {"block_bytes": blocks.num_words * block_copy.WORD_BYTES},
         lambda config: block_copy.gather_blocks(blocks, sources, staged, config),
         error,
         num_bytes=2 * staged.numel() * staged.element_size(),

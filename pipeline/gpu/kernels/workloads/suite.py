@@ -25,13 +25,25 @@ class Sizes(NamedTuple):
     """Rows, and their context."""
     prefills: tuple[tuple[int, int, int], ...]
     """Rows, queries of each, and their context."""
+    products: tuple[tuple[str, int], ...]
+    """Linears over codes, by ModelShape.linears, and their rows."""
 
 
-TUNED = Sizes(tokens=(64, 2048), decodes=((4, 4096), (64, 2048)), prefills=((1, 2048, 2048), (4, 512, 2048)))
-CHECKED = Sizes(
-    tokens=(1, 333), decodes=((1, 1), (3, 1000), (2, 5000)), prefills=((1, 700, 700), (2, 77, 900))
+TUNED = Sizes(
+    tokens=(64, 2048),
+    decodes=((4, 4096), (64, 2048)),
+    prefills=((1, 2048, 2048), (4, 512, 2048)),
+    products=tuple((name, rows) for name in ("qkv", "output", "up", "down") for rows in (8, 64, 2048)),
 )
-TINY = Sizes(tokens=(3,), decodes=((2, 40),), prefills=((1, 20, 20),))
+CHECKED = Sizes(
+    tokens=(1, 333),
+    decodes=((1, 1), (3, 1000), (2, 5000)),
+    prefills=((1, 700, 700), (2, 77, 900)),
+    products=(("down", 1), ("down", 33), ("down", 333)),
+)
+TINY = Sizes(
+    tokens=(3,), decodes=((2, 40),), prefills=((1, 20, 20),), products=(("qkv", 3), ("down", 3), ("down", 17))
+)
 """For the interpreter."""
 
 Builder: TypeAlias = Callable[[ModelShape, Sizes, torch.device], list[Workload]]
@@ -50,6 +62,10 @@ def _attend_weighed(shape: ModelShape, sizes: Sizes, device: torch.device) -> li
     return [weighed(shape, *each, device) for each in (*decodes, *sizes.prefills[-1:])]
 
 
+def _by_products(build: Callable[[ModelShape, str, int, torch.device], Workload]) -> Builder:
+    return lambda shape, sizes, device: [build(shape, *each, device) for each in sizes.products]
+
+
 def _by_tokens(build: Callable[[ModelShape, int, torch.device], Workload]) -> Builder:
     return lambda shape, sizes, device: [build(shape, tokens, device) for tokens in sizes.tokens]
 
@@ -64,15 +80,13 @@ BUILDERS: Mapping[str, Builder] = {
     "sampling": _by_tokens(sample),
     "token_mask": _by_tokens(mask),
     "penalties": _by_tokens(penalty),
-    "linear_int8": _by_tokens(int8),
-    "linear_int4": _by_tokens(int4),
+    "linear_int8": _by_products(int8),
+    "linear_int4": _by_products(int4),
     "block_copy": _by_tokens(copy),
 }
 """By kernel."""
-TUNABLE = ("attention_decode", "attention_prefill", "norm", "activation", "rope_kv", "sampling")
-"""Those that ask find_config."""
 
 
 def build(kernel: str, shape: ModelShape, sizes: Sizes, device: torch.device) -> list[Workload]:
-    """Of one kernel and one model. Those of a TUNABLE one share their features."""
+    """Of one kernel and one model."""
     return BUILDERS[kernel](shape, sizes, device)

@@ -41,16 +41,19 @@ class _Weighed:
         self.q = random((num_rows * num_queries, shape.num_heads, shape.head_dim), device)
         self.out = torch.empty_like(self.q)
         self.scale = shape.head_dim**-0.5
+        self.lse = self._attend() if num_queries > 1 else None
 
     def workload(self) -> Workload:
         shape, is_decode = self.shape, self.num_queries == 1
-        owner = attention_decode if is_decode else attention_mass
+        default = attention_mass.default_config(shape.head_dim)
+        if is_decode:
+            default = attention_decode.default_config(shape.head_dim, shape.kv_dtype)
         sizes = f"{len(self.inputs.context_lens)} x {self.num_queries} of {self.context}"
         return Workload(
             "attention_decode" if is_decode else "attention_mass",
             f"{shape.name} {shape.kv_dtype} {sizes}, weighed",
-            owner.default_config(shape.head_dim, shape.kv_dtype),
-            {},
+            default,
+            {"head_dim": shape.head_dim, "kv_dtype": shape.kv_dtype},
             self.run,
             self.error,
             num_bytes=2 * 2 * self.q.numel(),
@@ -58,20 +61,20 @@ class _Weighed:
         )
 
     def run(self, config: LaunchConfig | None) -> None:
-        """Of rows with several queries attention_prefill's own configuration goes first."""
+        """Of rows with several queries after attention_prefill, which has been."""
         arguments = self.q, self.cache, self.inputs
-        if self.num_queries == 1:
+        if self.lse is None:
             attention_decode.attention_decode(*arguments, self.out, self.scale, config=config)
-            return
-        lse = attention_prefill.attention_prefill(*arguments, self.out, self.scale)
-        assert lse is not None
-        attention_mass.attention_mass(*arguments, lse, self.scale, config=config)
+        else:
+            attention_mass.attention_mass(*arguments, self.lse, self.scale, config=config)
 
     def error(self, config: LaunchConfig | None) -> float:
         """Of the first row: what was attended to, and what its blocks weigh."""
         assert self.inputs.mass is not None
         self.inputs.mass.zero_()
         self.out.fill_(torch.nan)
+        if self.lse is not None:
+            self._attend()
         self.run(config)
         k, v = (read_row(self.cache, side, self.inputs, 0, self.context) for side in self.cache.kv)
         queries = self.q[: self.num_queries].float().transpose(0, 1)
@@ -79,6 +82,10 @@ class _Weighed:
         found = self.inputs.mass[0].double() / MASS_ONE
         of_out = relative_error(self.out[: self.num_queries], expected.transpose(0, 1))
         return max(of_out, relative_error(found, self._of_blocks(probs)))
+
+    def _attend(self) -> Tensor | None:
+        """attention_prefill by its own configuration."""
+        return attention_prefill.attention_prefill(self.q, self.cache, self.inputs, self.out, self.scale)
 
     def _is_seen(self) -> Tensor:
         entries = torch.arange(self.context, device=self.q.device)
