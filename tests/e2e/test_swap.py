@@ -1,15 +1,10 @@
 """Stages are swapped while streams are live: no request is lost, no text differs, nothing is left."""
 
 import asyncio
-import gc
 import random
-import resource
-import threading
 import time
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import aiohttp
 import pytest
 from msgspec.structs import replace
 
@@ -17,15 +12,11 @@ from pipeline.checkpoint.card import ModelCard
 from pipeline.checkpoint.fake import byte_card
 from pipeline.messages import StepPlan
 from pipeline.runtime.handover import knows_nothing
-from pipeline.runtime.stage import Stage
-from pipeline.runtime.swapped import USUAL
 from pipeline.runtime.testing import CheckingRunner, FakeHandle, FakeRunner
 from pipeline.swapping import Order, Swapper
 from tests.e2e.swapped import fake_text, streaming
-from tests.e2e.world import Server, serving
-
-STAGES = ("tokenize", "schedule", "execute", "sample", "detokenize", "filter", "stream")
-SHORT = replace(USUAL, trial_s=0.05, trial_batches=4, max_trial_s=0.5)
+from tests.e2e.world import serving
+from tests.perf.swaps_under_load import SHORT, STAGES, Left, same, swap_each
 
 
 class PacedRunner(CheckingRunner):
@@ -34,11 +25,6 @@ class PacedRunner(CheckingRunner):
     def launch(self, plan: StepPlan, /) -> Any:
         time.sleep(0.002)
         return super().launch(plan)
-
-
-def same(server: Server, name: str) -> Order:
-    """The class that runs already."""
-    return Order(server.pipeline.running.blueprint.config.stages[name].use)
 
 
 def test_every_stage_is_swapped_under_live_streams() -> None:
@@ -88,21 +74,6 @@ class SteadyRunner(FakeRunner):
     def launch(self, plan: StepPlan, /) -> FakeHandle:
         time.sleep(0.004)
         return super().launch(plan)
-
-
-class Left(NamedTuple):
-    """What the process holds."""
-
-    num_stages: int
-    num_threads: int
-    mib: int
-
-    @classmethod
-    def now(cls) -> "Left":
-        gc.collect()
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        num_stages = sum(isinstance(each, Stage) for each in gc.get_objects())
-        return cls(num_stages, threading.active_count(), pages * resource.getpagesize() >> 20)
 
 
 @pytest.mark.nightly
@@ -155,38 +126,6 @@ def test_swaps_leave_nothing(name: str) -> None:
 @pytest.mark.nightly
 @pytest.mark.model
 def test_a_real_model_says_the_same_whatever_is_swapped(model_card: ModelCard) -> None:
-    prompts = [f"{number} things that are good about {thing}:" for number in range(2, 10) for thing in THINGS]
-    texts: dict[int, str] = {}
-
-    async def main() -> None:
-        async with serving(model_card, toml='[device]\nplacement = "process"\n[stages.filter]\n') as server:
-            async with aiohttp.ClientSession(server.url) as session:
-                answers = await asyncio.gather(*(answer(session, prompt) for prompt in prompts))
-            texts.update(enumerate(answers))
-            patient = replace(SHORT, computing_s=3.0, boundary_s=30.0, pool_boundary_s=3.0)  # a busy machine
-            swapper = Swapper(server.pipeline, rehearses=False, bounds=patient)
-            async with streaming(
-                server.url, 64, 24, lambda seed, _: texts[seed % len(prompts)], prompts
-            ) as streams:
-                await asyncio.sleep(8)
-                undisturbed_s, streams.longest_gap_s = streams.longest_gap_s, 0.0
-                for number in range(5 * len(STAGES)):
-                    name = STAGES[number % len(STAGES)]
-                    await asyncio.sleep(random.uniform(0, 0.2))
-                    swapped = await swapper.swap(name, same(server, name))
-                    assert swapped.ending == "swapped", (name, swapped)
-            gap_s = streams.longest_gap_s
-            print(f"\n{streams.num_ended} answers, longest gap {gap_s:.3f} s ({undisturbed_s:.3f} s before)")
-            await server.rest()
-
-    asyncio.run(main())
-
-
-THINGS = ("rain", "bread", "queues", "the sea", "maps", "tea", "snow", "bridges")
-
-
-async def answer(session: aiohttp.ClientSession, prompt: str) -> str:
-    """Undisturbed."""
-    body = {"prompt": prompt, "max_tokens": 24, "temperature": 0, "ignore_eos": True}
-    async with session.post("/v1/completions", json=body) as response:
-        return str((await response.json())["choices"][0]["text"])
+    """A hundred swaps of each stage: python -m tests.perf.swaps_under_load."""
+    for seen in asyncio.run(swap_each(model_card, num_swaps=5)):
+        assert seen.num_swaps == 5, seen
