@@ -50,6 +50,14 @@ inline __m256 power_of_two(__m256 n) {
 }
 inline Floats scale_by_power(Floats x, Floats n) { return mul(x, {power_of_two(n.a), power_of_two(n.b)}); }
 
+inline Floats floor(Floats x) { return {_mm256_floor_ps(x.a), _mm256_floor_ps(x.b)}; }
+
+// From 0 to 1: x less the largest whole number that is no more.
+inline Floats fraction(Floats x) { return sub(x, floor(x)); }
+
+// x 2^floor(n), for 1 <= x <= 2 and n up to 127; what is too small is 0.
+inline Floats scale_by_floor(Floats x, Floats n) { return scale_by_power(x, floor(max(n, splat(-127.f)))); }
+
 // The first n lanes of x, the others of y.
 inline Floats first(int n, Floats x, Floats y) {
     const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
@@ -94,10 +102,24 @@ inline __m256 load_bf16_half(const bf16* p) {
 }
 inline Floats load_bf16(const bf16* p) { return {load_bf16_half(p), load_bf16_half(p + 8)}; }
 
+inline __m256i to_bf16(__m256 x) {  // of 8 numbers, each in 32 bits
+    const __m256i bits = _mm256_castps_si256(x), words = _mm256_srli_epi32(bits, 16);
+    const __m256i half = _mm256_add_epi32(_mm256_and_si256(words, _mm256_set1_epi32(1)), _mm256_set1_epi32(0x7fff));
+    const __m256i nearest = _mm256_srli_epi32(_mm256_add_epi32(bits, half), 16);
+    const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    return _mm256_blendv_epi8(nearest, _mm256_or_si256(words, _mm256_set1_epi32(0x40)), is_nan);
+}
+
 inline void store_bf16(bf16* p, Floats x) {
-    float lanes[LANES];
-    store(lanes, x);
-    for (int i = 0; i < LANES; ++i) p[i] = to_bf16(lanes[i]);
+    const __m256i words = _mm256_packus_epi32(to_bf16(x.a), to_bf16(x.b));  // halves of a and b by turns
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(words, 0xd8));
+}
+
+// To the first (which = 0) or the second (1) of each of 16 pairs; the other may be another thread's.
+inline void store_bf16_of_pairs(bf16* pairs, int which, Floats x) {
+    bf16 lanes[LANES];
+    store_bf16(lanes, x);
+    for (int i = 0; i < LANES; ++i) pairs[2 * i + which] = lanes[i];
 }
 
 // Whole numbers from -127 to 127 as int8.

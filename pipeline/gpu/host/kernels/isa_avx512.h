@@ -31,6 +31,12 @@ inline Floats scale_by_power(Floats a, Floats n) {
     return {_mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a.v), exponents))};
 }
 
+// From 0 to 1: a less the largest whole number that is no more.
+inline Floats fraction(Floats a) { return {_mm512_reduce_ps(a.v, 9)}; }
+
+// a 2^floor(n), for 1 <= a <= 2 and n up to 127; what is too small is 0.
+inline Floats scale_by_floor(Floats a, Floats n) { return {_mm512_scalef_ps(a.v, n.v)}; }
+
 // The first n lanes of a, the others of b.
 inline Floats first(int n, Floats a, Floats b) {
     return {_mm512_mask_mov_ps(b.v, __mmask16((1u << n) - 1), a.v)};
@@ -55,6 +61,13 @@ inline Floats load_bf16(const bf16* p) {
 
 inline void store_bf16(bf16* p, Floats x) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), (__m256i)_mm512_cvtneps_pbh(x.v));
+}
+
+// To the first (which = 0) or the second (1) of each of 16 pairs; the other may be another thread's.
+inline void store_bf16_of_pairs(bf16* pairs, int which, Floats x) {
+    const __m512i words = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(x.v));
+    if (which == 0) _mm512_mask_storeu_epi16(pairs, 0x55555555, words);
+    else _mm512_mask_storeu_epi16(pairs, 0xaaaaaaaa, _mm512_slli_epi32(words, 16));
 }
 
 // Whole numbers from -127 to 127 as int8.

@@ -51,6 +51,17 @@ inline Floats scale_by_power(Floats a, Floats n) {
     return {a.v * (FloatLanes)bits};
 }
 
+inline Floats floor(Floats a) {
+    const Floats n = round(a);
+    return {n.v > a.v ? n.v - 1.f : n.v};
+}
+
+// From 0 to 1: a less the largest whole number that is no more.
+inline Floats fraction(Floats a) { return sub(a, floor(a)); }
+
+// a 2^floor(n), for 1 <= a <= 2 and n up to 127; what is too small is 0.
+inline Floats scale_by_floor(Floats a, Floats n) { return scale_by_power(a, floor(max(n, splat(-127.f)))); }
+
 // The first n lanes of a, the others of b.
 inline Floats first(int n, Floats a, Floats b) {
     const IntLanes lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
@@ -96,6 +107,11 @@ inline Floats load_bf16(const bf16* p) { return {(FloatLanes)(load_halves(p) << 
 
 inline void store_bf16(bf16* p, Floats x) {
     for (int i = 0; i < LANES; ++i) p[i] = to_bf16(x.v[i]);
+}
+
+// To the first (which = 0) or the second (1) of each of 16 pairs; the other may be another thread's.
+inline void store_bf16_of_pairs(bf16* pairs, int which, Floats x) {
+    for (int i = 0; i < LANES; ++i) pairs[2 * i + which] = to_bf16(x.v[i]);
 }
 
 // Whole numbers from -127 to 127 as int8.

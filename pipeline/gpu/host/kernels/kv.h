@@ -3,7 +3,8 @@
 //   keys   [block][head][strip][head_dim / 2][STRIP][2]      pairs of elements, a lane a position
 //   values [block][head][strip][STRIP / 2][head_dim][2]      pairs of positions, a lane an element
 // Behind the codes of a strip are its scales: [num_scales][STRIP] bf16. INT4 has two codes in a byte, of one
-// token, so that no two threads write to one byte: see half_byte.
+// token, so that no two threads write to one byte: of two pairs of a key's elements, and of SCALE_GROUP of a
+// value's (or what is left of the head), the first half is in the lower halves of the bytes.
 #pragma once
 #include "isa.h"
 
@@ -27,11 +28,4 @@ struct KvShape {
 
 inline const bf16* scales_of(const uint8_t* strip, const KvShape& shape) {
     return reinterpret_cast<const bf16*>(strip + shape.code_bytes());
-}
-
-// Of INT4, a run of 2 `half` codes: the first half of them are in the lower halves of `half` bytes.
-struct HalfByte { int64_t byte; int shift; };
-
-constexpr HalfByte half_byte(int64_t start, int64_t half, int64_t number) {
-    return {start / 2 + number % half, number < half ? 0 : 4};
 }
