@@ -6,6 +6,7 @@ recording.md says it field by field, and tests/unit/messages/test_redaction.py h
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from struct import pack
 from typing import Any
 
@@ -235,9 +236,7 @@ class Redactor:
     def _text_batch(self, batch: TextBatch) -> TextBatch:
         return replace(
             batch,
-            texts=[
-                _ROWS[len(text)] if text.isascii() and len(text) < 64 else _row(text) for text in batch.texts
-            ],
+            texts=_rows(batch.texts),
             started=self._started(batch.started),
             logprobs=_spelled(batch.logprobs),
             scores=_spelled(batch.scores),
@@ -262,6 +261,13 @@ def _marks(texts: Sequence[str]) -> tuple[str, ...]:
 def _image_part(part: ImagePart) -> ImagePart:
     """No image any more: the stage that reads images refuses it."""
     return replace(part, data="A" * len(part.data))
+
+
+def _rows(texts: Sequence[str]) -> list[str]:
+    if "".join(texts).isascii():
+        with suppress(IndexError):  # one is long
+            return [_ROWS[length] for length in map(len, texts)]
+    return [_ROWS[len(text)] if text.isascii() and len(text) < 64 else _row(text) for text in texts]
 
 
 def _row(text: str) -> str:

@@ -45,6 +45,8 @@ class RecordedStep(Message, frozen=True):
     @classmethod
     def of(cls, step: StepHandle) -> "RecordedStep":
         """Waits for the device; raises what its fault raises."""
+        if isinstance(step, cls):
+            return step
         token_ids = step.token_ids_sync()  # first: the times are there once it is done
         return cls(
             step.plan,
