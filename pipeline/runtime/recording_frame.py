@@ -38,25 +38,23 @@ class Batches:
     def __init__(self) -> None:
         self._frame = _begun(BATCHES) + bytes(_ARRAY.size)
         self.num_batches = 0
-
-    @property
-    def num_bytes(self) -> int:
-        return len(self._frame)
+        self.num_bytes = len(self._frame)
 
     def add(self, batch: Batch) -> None:
         """Raises what msgpack raises of a message that it cannot write, and then has nothing of the batch."""
-        size = len(self._frame)
         try:
             _encode_into(batch, self._frame, -1)
         except BaseException:
-            del self._frame[size:]
+            del self._frame[self.num_bytes :]
             raise
         self.num_batches += 1
+        self.num_bytes = len(self._frame)
 
     def take_back(self, num_bytes: int) -> None:
         """The last batch: so many bytes were there before it."""
         del self._frame[num_bytes:]
         self.num_batches -= 1
+        self.num_bytes = num_bytes
 
     def frame(self) -> bytearray:
         """To be sealed; nothing is added any more."""
