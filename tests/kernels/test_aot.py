@@ -8,9 +8,11 @@ import triton
 
 from pipeline.__main__ import main
 from pipeline.errors import ConfigError
-from pipeline.gpu.kernels.aot import Usage, compile_variant, occupancy, regressions
+from pipeline.gpu.kernels import attention_decode
+from pipeline.gpu.kernels.aot import Usage, _source, compile_variant, occupancy, regressions
 from pipeline.gpu.kernels.config import LaunchConfig
 from pipeline.gpu.kernels.occupancy import programs_at_once
+from pipeline.gpu.kernels.shapes import MODELS
 from pipeline.gpu.kernels.variant import Variant
 from tests.kernels.sample_kernels import product_kernel, scale_kernel
 
@@ -36,6 +38,13 @@ def test_what_the_machine_code_says() -> None:
     assert (usage.stack_bytes, usage.shared_bytes, usage.matrix_kinds) == (0, 0, [])
     assert usage.instructions > 10
     assert regressions(replace(SCALE, has_dot=True), 80, usage) == ["no tensor-core instruction"]
+
+
+def test_what_is_compiled_has_one_name_in_all_processes() -> None:
+    """Triton's cache names it by the order of these too, and a set has another order in each process."""
+    variant, *_ = attention_decode.variants(MODELS["Llama-3.1-8B"])
+    places = list(_source(variant).attrs)
+    assert len(places) == len(variant.aligned) > 10 and places == sorted(places)
 
 
 def test_tensor_cores_are_seen() -> None:

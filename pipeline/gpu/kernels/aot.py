@@ -101,7 +101,10 @@ def occupancy(variant: Variant, arch: int, usage: Usage) -> tuple[int, int]:
 def _source(variant: Variant) -> ASTSource:
     names = variant.kernel.arg_names
     types = {name: "constexpr" if name in variant.constants else variant.types[name] for name in names}
-    attributes = {(names.index(name),): [["tt.divisibility", 16]] for name in variant.aligned}
+    # in order, for the name that Triton's cache gives it goes by their order, and that of a set changes
+    attributes = {
+        (at,): [["tt.divisibility", 16]] for at, name in enumerate(names) if name in variant.aligned
+    }
     constants: dict[str, Any] = dict(variant.constants)
     return ASTSource(fn=variant.kernel, signature=types, constexprs=constants, attrs=attributes)
 
