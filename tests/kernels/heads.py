@@ -6,6 +6,7 @@ ROUNDED = {"rtol": 1.6e-2, "atol": 1.2e-2}
 MODELS = {
     "SmolLM2": (9, 3, 64),
     "Llama 8B and Mistral": (32, 8, 128),
+    "Qwen2.5": (14, 2, 64),
     "Qwen3": (16, 8, 128),
     "Gemma 3": (4, 1, 256),
     "80": (4, 4, 80),
