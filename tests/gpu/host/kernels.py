@@ -157,9 +157,10 @@ def new_rows(num_rows: int, width: int, is_int8: bool) -> Rows:
     return Rows(values, scales, totals, sums, abi.Rows(is_int8, width, *(pointer(part) for part in parts)))
 
 
-def rows_of(library: abi.HostLibrary, x: Floats) -> Rows:
-    """What becomes of [T, inputs] before an int8 linear."""
-    packed, rows = new_packed(library, x.shape[1], [Format.INT8]), new_rows(len(x), x.shape[1], True)
+def rows_of(library: abi.HostLibrary, x: Floats, is_int8: bool) -> Rows:
+    """What becomes of [T, inputs], whole groups, before a linear."""
+    packed = new_packed(library, x.shape[1], [Format.INT8 if is_int8 else Format.BF16])
+    rows = new_rows(len(x), x.shape[1], is_int8)
     _call(library.linear, packed, rows, x, PANEL)
     return rows
 

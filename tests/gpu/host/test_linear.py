@@ -51,7 +51,7 @@ def test_the_bits_of_quantised_rows(library: HostLibrary, groups: int, rows: int
     rng = np.random.default_rng(seed)
     sizes = rng.choice([0, 1e-31, 1e-3, 1, 1e4], (rows, groups, 1))
     x = (rng.normal(size=(rows, groups, GROUP)) * sizes).astype("f")
-    found = rows_of(library, x.reshape(rows, -1))
+    found = rows_of(library, x.reshape(rows, -1), is_int8=True)
     largest = np.abs(x).max(2)
     inverse = np.divide(np.float32(127), largest, where=largest > 1e-30, out=np.zeros_like(largest))
     codes = np.rint(x * inverse[:, :, None])
@@ -59,6 +59,17 @@ def test_the_bits_of_quantised_rows(library: HostLibrary, groups: int, rows: int
     assert np.array_equal(found.scales, largest / np.float32(127))
     assert np.array_equal(found.totals, found.scales * codes.sum(2))
     assert np.array_equal(found.sums, codes.reshape(rows, -1, LANES).sum(2))
+
+
+def test_the_bits_of_rounded_rows(library: HostLibrary) -> None:
+    """Normal numbers of every exponent, infinities and NaN; every second lies half-way between two bf16."""
+    rng = np.random.default_rng(0)
+    bits = rng.integers(1 << 23, 1 << 31, (40, 640)) | rng.integers(0, 2, (40, 640)) << 31
+    bits[:, ::2] = bits[:, ::2] >> 16 << 16 | 0x8000
+    x = bits.astype(np.uint32).view(np.float32)
+    found = rows_of(library, x, is_int8=False).values
+    assert np.array_equal(np.isnan(from_bf16(found)), np.isnan(x))
+    assert np.array_equal(found[~np.isnan(x)], to_bf16(x)[~np.isnan(x)])
 
 
 def weight_as_read(w: Floats, is_int8: bool) -> torch.Tensor:
