@@ -1,7 +1,7 @@
 """Alone: one stage, measured as often as is asked, each time as a new instance on a new stand."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from time import perf_counter_ns
@@ -11,8 +11,9 @@ import uvloop
 from pipeline.assemble import Blueprint
 from pipeline.bench.measure import bench_stage, count_allocations
 from pipeline.bench.replay import MAX, Pace
+from pipeline.bench.replay.alarm import Alarm
 from pipeline.bench.result import Allocations, StageResult
-from pipeline.bench.stand import Feed, Stand, build_stand, is_door
+from pipeline.bench.stand import TRACE_POINTS, Feed, Stand, build_stand, is_door
 from pipeline.bench.virtual_time import VirtualLoop
 from pipeline.checkpoint.card import ModelCard
 from pipeline.messages import StepHandle
@@ -39,6 +40,8 @@ class Alone:
     new_feed: Callable[[Pace], Feed]
     num_messages: int
     num_warm: int | None = None
+    begun_ns: int = 0
+    """When its recording began, by the clock of that server."""
 
     @property
     def owns_device(self) -> bool:
@@ -74,21 +77,36 @@ class Alone:
 
     async def _measured(self, rate: str, watching: AbstractContextManager[object] | None) -> StageResult:
         loop = asyncio.get_running_loop()
-        clock = loop.clock if isinstance(loop, VirtualLoop) else perf_counter_ns
-        feed = self.new_feed(Pace.of(rate, is_exact=isinstance(loop, VirtualLoop)))
+        if isinstance(loop, VirtualLoop):
+            return await self.measured(Pace.of(rate), rate, self.stand(loop.clock), watching=watching)
+        with Alarm() as alarm:
+            pace = Pace.of(rate, alarm.call_later)
+            return await self.measured(pace, rate, self.stand(), watching=watching)
+
+    async def measured(
+        self,
+        pace: Pace,
+        rate: str,
+        stand: Stand,
+        *,
+        watching: AbstractContextManager[object] | None = None,
+        ready: Callable[[], Awaitable[None]] | None = None,
+    ) -> StageResult:
+        """See bench_stage."""
         return await bench_stage(
-            self.stand(clock),
-            feed,
+            stand,
+            self.new_feed(pace),
             self.stage,
             self.num_messages,
             num_warm=self.num_warm,
             rate=rate,
             watching=watching,
+            ready=ready,
         )
 
     async def _counted(self, count: int) -> Allocations:
         feed = self.new_feed(Pace.of(MAX))
         return await count_allocations(self.stand(), feed, self.stage, count)
 
-    def stand(self, clock: Callable[[], int] = perf_counter_ns) -> Stand:
-        return build_stand(self.blueprint, self.stage, self.card, self.runner, clock)
+    def stand(self, clock: Callable[[], int] = perf_counter_ns, trace_points: int = TRACE_POINTS) -> Stand:
+        return build_stand(self.blueprint, self.stage, self.card, self.runner, clock, trace_points)

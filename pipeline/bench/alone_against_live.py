@@ -1,12 +1,12 @@
-"""Alone against live: is a stage that is replayed alone what it was in the server? A table in docs/stages.md.
+"""Alone against live: is a stage that is replayed what it was in the server? A table in docs/stages.md.
 
     python -m pipeline.bench.alone_against_live FOLDER --trace azure.csv -- [options of loadgen replay]
 
-A server is started whose stages are all recorded, loadgen replays the trace against it, and then each stage
-is given its recording alone, at the recorded rate. Both are kept to the same cores, the clients and the
-device workers to the others (on a CPU: set device.num_threads to what these can run), so that what differs is
-the company of the other stages. FOLDER keeps the recordings, and what both said, so that `--again` repeats
-the second half alone.
+A server is started whose stages are all recorded, and loadgen replays the trace against it. Then each stage
+is given its recording at the recorded rate: alone, and in the company of the others, all of them on one loop.
+Server and bench are kept to the same cores, the clients and the device workers to the others (on a CPU: set
+device.num_threads to what these can run). Compared are the same messages: all but the first tenth, with which
+a replay warms up. FOLDER keeps the recordings, and what was found, so that `--again` repeats the replays.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from rich.table import Table
 from pipeline.bench import cores
 from pipeline.bench.at_the_door import recorded_services_us
 from pipeline.bench.measure import quantile
-from pipeline.bench.recorded_server import LIVE, Live, ServerSettings, config_of
+from pipeline.bench.recorded_server import LIVE, ServerSettings, Span, config_of
 from pipeline.bench.replay import read_recording
 from pipeline.errors import StagelineError
 from pipeline.messages.stand_ins import RecordedStep
@@ -35,34 +35,50 @@ from pipeline.topology import WHOLE
 RESULT = "alone_against_live.json"
 LIMIT = 0.15
 """By so much may the two differ."""
-_DEVICE = "device"
+_DOOR, _DEVICE = "ingress", "device"
 _ORDER = WHOLE.names
 _LOOK_S = 0.2
 _STDERR = 2
 """The file descriptor: standard output is the table's."""
 
 
+class Times(msgspec.Struct, frozen=True):
+    """Per message, us."""
+
+    messages: int
+    mean_us: float
+    p50_us: float
+
+    @classmethod
+    def of(cls, times_us: Sequence[float]) -> "Times":
+        if not times_us:
+            raise StagelineError("the live run is too short: nothing is left of it after its first tenth")
+        return cls(len(times_us), sum(times_us) / len(times_us), quantile(times_us, 0.5))
+
+
 class Row(msgspec.Struct, frozen=True):
-    """One stage: its service time per message, us."""
+    """One stage."""
 
     stage: str
     what: str
     """What is timed: handle(), or another span that says more of this stage."""
-    live: Live
-    alone: Live
+    live: Times
+    alone: Times
+    beside: Times
+    """In company."""
 
     @property
-    def ratio(self) -> float:
-        """Of the medians: alone by live."""
-        return self.alone.p50_us / self.live.p50_us
+    def ratios(self) -> tuple[float, float]:
+        """Of the medians, by live: alone, and in company."""
+        return self.alone.p50_us / self.live.p50_us, self.beside.p50_us / self.live.p50_us
 
     @property
-    def mean_ratio(self) -> float:
-        return self.alone.mean_us / self.live.mean_us
+    def mean_ratios(self) -> tuple[float, float]:
+        return self.alone.mean_us / self.live.mean_us, self.beside.mean_us / self.live.mean_us
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0: every stage is within the limit; 1: one is not; 2: it could not be measured."""
+    """0: in company every stage's median is within the limit; 1: one is not; 2: it could not be measured."""
     words = list(sys.argv[1:] if argv is None else argv)
     place = words.index("--") if "--" in words else len(words)
     args = _parser().parse_args(words[:place], argparse.Namespace(loadgen=words[place + 1 :]))
@@ -78,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     (folder / RESULT).write_bytes(msgspec.json.format(msgspec.json.encode(rows)))
     Console().print(report(rows))
-    return int(any(abs(row.ratio - 1) > LIMIT for row in rows))
+    return int(any(abs(row.ratios[1] - 1) > LIMIT for row in rows))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -115,11 +131,12 @@ async def run_live(args: argparse.Namespace, division: cores.Division | None) ->
 @asynccontextmanager
 async def _started(settings: ServerSettings) -> AsyncIterator[int]:
     """The server's process; its port. Its recordings are whole when this ends."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "pipeline.bench.recorded_server", msgspec.json.encode(settings).decode()),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
+    with cores.kept_to(settings.cores):  # from its start: pools of threads are made for as many as there are
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "pipeline.bench.recorded_server", msgspec.json.encode(settings).decode()),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
     assert process.stdin is not None and process.stdout is not None, "they were made with pipes"
     try:
         line = await process.stdout.readline()
@@ -141,63 +158,89 @@ async def _load(args: argparse.Namespace, port: int, division: cores.Division | 
         raise StagelineError("loadgen could not replay the trace; its reason stands above")
 
 
-# Alone --------------------------------------------------------------------------------------------
+# The replays --------------------------------------------------------------------------------------
 
 
 def compare(folder: Path, args: argparse.Namespace, division: cores.Division | None) -> list[Row]:
     """A row for the door, for each stage, and for the device."""
-    live = msgspec.json.decode((folder / LIVE).read_bytes(), type=dict[str, Live])
-    rows = [_door(folder, _alone(folder, "ingress", "tokenize.rec", args, division))]
-    for stage, each in sorted(live.items(), key=lambda item: _ORDER.index(item[0])):
-        result = _alone(folder, stage, f"{stage}.rec", args, division)
-        mean_us = result["handled_s"] / result["messages"] * 1e6
-        alone = Live(result["messages"], result["batches"], mean_us, result["handled_p50_us"])
-        rows.append(Row(stage, "handle()", each, alone))
+    spans = msgspec.json.decode((folder / LIVE).read_bytes(), type=dict[str, list[Span]])
+    first = _replayed(folder, _DOOR, args, division, is_beside=True)
+    beside = {_DOOR: first, **first["beside"]}
+    rows = [_door(folder, _replayed(folder, _DOOR, args, division), first)]
+    for stage in sorted(spans, key=_ORDER.index):
+        alone = _replayed(folder, stage, args, division)
+        live = _handled_us(spans[stage], _measured_since(folder, stage, alone))
+        rows.append(Row(stage, "handle()", Times.of(live), _handled(alone), _handled(beside[stage])))
         if stage == "execute" and args.fake is None:
-            rows.append(_device(folder, result))
+            rows.append(_device(folder, alone, beside[stage]))
     return rows
 
 
-def _door(folder: Path, result: dict[str, Any]) -> Row:
-    services = recorded_services_us(read_recording(folder / "tokenize.rec"))
-    return Row("ingress", "arrival to tokenize", _live(services), _timed(result))
+def _door(folder: Path, alone: dict[str, Any], beside: dict[str, Any]) -> Row:
+    services = recorded_services_us(read_recording(_file(folder, _DOOR)))
+    live = services[-alone["messages"] :]
+    return Row(_DOOR, "arrival to tokenize", Times.of(live), _timed(alone), _timed(beside))
 
 
-def _device(folder: Path, result: dict[str, Any]) -> Row:
+def _device(folder: Path, alone: dict[str, Any], beside: dict[str, Any]) -> Row:
     entries = read_recording(folder / "sample.rec").entries
     steps = [entry.message for entry in entries if isinstance(entry.message, RecordedStep)]
-    live = _live([(step.end_ns - step.begin_ns) / 1e3 for step in steps])
-    return Row(_DEVICE, "a step", live, _timed(result))
+    live = [(step.end_ns - step.begin_ns) / 1e3 for step in steps[-alone["messages"] :]]
+    return Row(_DEVICE, "a step", Times.of(live), _timed(alone), _timed(beside))
 
 
-def _live(services_us: Sequence[float]) -> Live:
-    count = len(services_us)
-    return Live(count, count, sum(services_us) / count, quantile(services_us, 0.5))
+def _measured_since(folder: Path, stage: str, result: dict[str, Any]) -> int:
+    """When that part of the recording began, by the clock of the server."""
+    recording = read_recording(_file(folder, stage))
+    last_ns = max(entry.at_ns for entry in recording.entries)
+    return int(recording.header.begin_ns + last_ns - result["recorded_s"] * 1e9)
 
 
-def _timed(result: dict[str, Any]) -> Live:
-    return Live(result["messages"], result["batches"], result["us_per_message"], result["p50_us"])
+def _handled_us(spans: Sequence[Span], since_ns: int) -> list[float]:
+    """Of each message."""
+    since = [span for span in spans if span.begin_ns >= since_ns]
+    return [span.took_ns / span.num_messages / 1e3 for span in since for _ in range(span.num_messages)]
 
 
-def _alone(
-    folder: Path, stage: str, file: str, args: argparse.Namespace, division: cores.Division | None
+def _handled(result: dict[str, Any]) -> Times:
+    mean_us = result["handled_s"] / result["messages"] * 1e6
+    return Times(result["messages"], mean_us, result["handled_p50_us"])
+
+
+def _timed(result: dict[str, Any]) -> Times:
+    return Times(result["messages"], result["us_per_message"], result["p50_us"])
+
+
+def _file(folder: Path, stage: str) -> Path:
+    """The door is asked what tokenize was sent."""
+    return folder / f"{'tokenize' if stage == _DOOR else stage}.rec"
+
+
+def _replayed(
+    folder: Path,
+    stage: str,
+    args: argparse.Namespace,
+    division: cores.Division | None,
+    *,
+    is_beside: bool = False,
 ) -> dict[str, Any]:
     """What `stageline bench` says, in a process of its own."""
-    command = [sys.executable, "-m", "pipeline", "bench", stage, "--replay", str(folder / file)]
+    command = [sys.executable, "-m", "pipeline", "bench", stage, "--replay", str(_file(folder, stage))]
     command += ["--rate", "recorded", "--no-allocations", "--json"]
+    command += ["--beside", str(folder)] if is_beside else []
     command += ["--fake", str(args.fake)] if args.fake is not None else []
     for option, value in (("--config", args.config), ("--model", args.model)):
         command += [option, value] if value else []
-    print(f"{stage} alone ...", file=sys.stderr)
+    print("all together ..." if is_beside else f"{stage} alone ...", file=sys.stderr)
     with cores.kept_to(division.server if division else None):
         bench = subprocess.Popen(command, stdout=subprocess.PIPE)
     with bench:
         while division and bench.poll() is None:
-            cores.place_children(bench.pid, division.clients)  # the device workers' process, once it is there
+            cores.place_children(bench.pid, division.clients)  # the device's and the clients' process
             time.sleep(_LOOK_S)
         said, _ = bench.communicate()
     if bench.returncode:
-        raise StagelineError(f"{stage} could not be replayed alone; the reason stands above")
+        raise StagelineError(f"{stage} could not be replayed; the reason stands above")
     result: dict[str, Any] = msgspec.json.decode(said)
     return result
 
@@ -205,12 +248,16 @@ def _alone(
 def report(rows: Sequence[Row]) -> Table:
     table = Table(title="Service time per message, us", title_justify="left")
     table.add_column("stage")
-    for name in ("messages", "live p50", "alone", "ratio", "live mean", "alone", "ratio"):
+    for name in ("messages", *("live p50", "alone", "ratio", "in company", "ratio")):
+        table.add_column(name, justify="right")
+    for name in ("live mean", "alone", "in company"):
         table.add_column(name, justify="right")
     for row in rows:
-        medians = (f"{row.live.p50_us:,.1f}", f"{row.alone.p50_us:,.1f}", f"{row.ratio:.2f}")
-        means = (f"{row.live.mean_us:,.1f}", f"{row.alone.mean_us:,.1f}", f"{row.mean_ratio:.2f}")
-        table.add_row(row.stage, f"{row.live.messages:,}", *medians, *means)
+        live, alone, beside, (ratio, beside_ratio) = row.live, row.alone, row.beside, row.ratios
+        medians = (f"{live.p50_us:,.1f}", f"{alone.p50_us:,.1f}", f"{ratio:.2f}")
+        in_company = (f"{beside.p50_us:,.1f}", f"{beside_ratio:.2f}")
+        means = (f"{live.mean_us:,.1f}", *(f"{each:.2f}" for each in row.mean_ratios))
+        table.add_row(row.stage, f"{live.messages:,}", *medians, *in_company, *means)
     return table
 
 

@@ -63,6 +63,9 @@ class AtTheDoor(Feed):
             message.sink.done(_COMPLETION)
 
     def end(self, stand: Stand) -> None:
+        self.close()
+
+    def close(self) -> None:
         if self._line is not None:
             self._line[1].close()
 

@@ -2,7 +2,7 @@
 
 import tracemalloc
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from statistics import median
 from sys import getallocatedblocks
@@ -75,16 +75,20 @@ async def bench_stage(
     num_warm: int | None = None,
     rate: str = "max",
     watching: AbstractContextManager[object] | None = None,
+    ready: Callable[[], Awaitable[None]] | None = None,
 ) -> StageResult:
     """Warm up, then measure so many messages. Raises StageCrashed, ConfigError.
 
     Args:
         num_warm: messages to warm up with; None: a tenth as many, and WARM_UP at least.
         watching: entered for the time that is measured, and no longer.
+        ready: called when the stage runs; what it is sent waits for it.
     """
     meter = Meter(stand)
     try:
         async with running(stand, feed):
+            if ready is not None:
+                await ready()
             await feed.send(stand, max(num_messages // 10, WARM_UP) if num_warm is None else num_warm)
             before = _Mark.of(stand, feed, meter)
             with watching or nullcontext():

@@ -20,7 +20,6 @@ from msgspec.structs import replace
 
 from pipeline import assemble, logs
 from pipeline.bench.cores import place_children, place_threads
-from pipeline.bench.measure import quantile
 from pipeline.bench.sources import fake_runner
 from pipeline.checkpoint.fake import byte_card
 from pipeline.checkpoint.model import load_card
@@ -49,14 +48,12 @@ class ServerSettings(msgspec.Struct, frozen=True):
     """and of the device workers' process, where there is one."""
 
 
-class Live(msgspec.Struct, frozen=True):
-    """What the trace says of one stage: time in handle()."""
+class Span(msgspec.Struct, frozen=True, array_like=True):
+    """One call of a stage's handle(), as the trace holds it."""
 
-    messages: int
-    batches: int
-    mean_us: float
-    """Per message, as is"""
-    p50_us: float
+    begin_ns: int
+    took_ns: int
+    num_messages: int
 
 
 def config_of(settings: ServerSettings) -> Config:
@@ -81,18 +78,13 @@ def config_of(settings: ServerSettings) -> Config:
     return replace(config, trace=trace)
 
 
-def live_of(points: Sequence[TracePoint]) -> dict[str, Live]:
+def spans_of(points: Sequence[TracePoint]) -> dict[str, list[Span]]:
     """By stage."""
-    services: dict[str, list[float]] = {}
-    batches: dict[str, int] = {}
-    for _, point, name, took_ns, count in points:
+    spans: dict[str, list[Span]] = {}
+    for begin_ns, point, name, took_ns, count in points:
         if point == Point.HANDLED:
-            services.setdefault(name, []).extend([took_ns / count / 1e3] * count)
-            batches[name] = batches.get(name, 0) + 1
-    return {
-        name: Live(len(times), batches[name], sum(times) / len(times), quantile(times, 0.5))
-        for name, times in services.items()
-    }
+            spans.setdefault(name, []).append(Span(begin_ns, took_ns, count))
+    return spans
 
 
 async def serve(settings: ServerSettings) -> None:
@@ -123,7 +115,7 @@ async def _recorded(
     print(ingress.port, flush=True)
     await is_over.wait()
     loop.remove_reader(sys.stdin.fileno())
-    live = live_of(pipeline.trace.points(begun_ns))
+    live = spans_of(pipeline.trace.points(begun_ns))
     folder = Path(settings.folder)
     for name, state in begun.items():
         await pipeline.recordings.end(state.id)

@@ -15,13 +15,18 @@ from pipeline.simulate.measured import Measured
 _BARS = " ▁▂▃▄▅▆▇█"
 
 
-def stage_report(result: StageResult, encodings: Sequence[EncodingRate] = ()) -> Group:
-    """One stage's figures; `encodings` compares ways to tokenize, the first is the measure of the others."""
+def stage_report(
+    result: StageResult, encodings: Sequence[EncodingRate] = (), beside: Sequence[StageResult] = ()
+) -> Group:
+    """One stage's figures; `encodings` compares ways to tokenize, the first is the measure of the others;
+    `beside` are those that were replayed together with it.
+    """
     table = _table(result.stage, "what", "value")
     rows = _service(result) | _demand(result) | _waiting(result) | _memory(result)
     for name, value in rows.items():
         table.add_row(name, value)
-    return Group(table, _encodings(encodings)) if encodings else Group(table)
+    further = ([_encodings(encodings)] if encodings else []) + ([_beside(beside)] if beside else [])
+    return Group(table, *further)
 
 
 def _service(result: StageResult) -> dict[str, str]:
@@ -88,6 +93,14 @@ def _encodings(rates: Sequence[EncodingRate]) -> Table:
     for rate in rates:
         ratio = rate.tokens_per_s / rates[0].tokens_per_s
         table.add_row(rate.how, f"{rate.prompts_per_s:,.0f}", f"{rate.tokens_per_s:,.0f}", f"{ratio:.2f}")
+    return table
+
+
+def _beside(results: Sequence[StageResult]) -> Table:
+    table = _table("Beside it", "stage", "messages", "us per message, mean", "p50", "p99")
+    for each in results:
+        times = (each.us_per_message, each.p50_us, each.p99_us)
+        table.add_row(each.stage, f"{each.messages:,}", *(f"{us:,.1f}" for us in times))
     return table
 
 

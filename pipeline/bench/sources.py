@@ -103,6 +103,7 @@ def of_recording(
         new_feed,
         feed.num_messages - num_warm,
         num_warm,
+        recording.header.begin_ns,
     )
 
 

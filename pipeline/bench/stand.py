@@ -28,7 +28,7 @@ from pipeline.telemetry import Telemetry
 from pipeline.topology import Graph
 from pipeline.wiring import outlets
 
-_TRACE_POINTS = 1 << 20
+TRACE_POINTS = 1 << 20
 _SINK_BOUND = 64
 WARM_UP = 10
 """Messages; so many steps take in the prompts of all rows."""
@@ -58,6 +58,9 @@ class Feed(ABC):
 
     def end(self, stand: "Stand") -> None:  # noqa: B027 - most feeds leave nothing behind
         """No more is sent: leave nothing behind that the stage would wait for when it drains."""
+
+    def close(self) -> None:  # noqa: B027 - most feeds hold nothing
+        """Let go of what it holds; the stage has stopped, maybe by a fault."""
 
     def services_us(self, stand: "Stand", since_ns: int) -> list[float]:
         """The time of each message since then. In handle(), that of its batch, shared."""
@@ -109,7 +112,7 @@ def build_stand(
     card: ModelCard,
     runner: RunnerFactory | None,
     clock: Callable[[], int] = perf_counter_ns,
-    trace_points: int = _TRACE_POINTS,
+    trace_points: int = TRACE_POINTS,
 ) -> Stand:
     """The stage `name` of the blueprint; `runner` stands in for the one that config describes.
 
@@ -178,6 +181,7 @@ async def running(
     finally:
         for stage in stand.stages:
             await stage.stop()
+        feed.close()
         gc.unfreeze()
 
 

@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from rich.progress import Progress
 
 from pipeline.assemble import Blueprint, runner_factory
 from pipeline.bench.alone import Alone
+from pipeline.bench.company import beside
 from pipeline.bench.encoding import EncodingRate, by_stage, one_by_one
 from pipeline.bench.fit import fit_evidence, fit_here, fit_recorded, fit_replayed, is_recording, read_evidence
 from pipeline.bench.profile import SUFFIXES, profiled, suffix_of
@@ -39,6 +40,7 @@ given what was recorded of its inbox (stageline record): the first tenth warms u
   stageline bench detokenize --replay detokenize.rec --rate recorded
   stageline bench schedule --replay schedule.rec --clock virtual --at 20000
   stageline bench stream --replay stream.rec --profile wall
+  stageline bench schedule --replay runs/schedule.rec --beside runs --rate recorded
 """
 
 
@@ -81,6 +83,13 @@ def add_arguments(parser: argparse.ArgumentParser, stage: str | None) -> None:
 def _add_source(parser: argparse.ArgumentParser, stage: str | None) -> None:
     source = parser.add_argument_group("what it is given")
     source.add_argument("--replay", type=Path, metavar="FILE", help="a recording of its inbox")
+    source.add_argument(
+        "--beside",
+        type=Path,
+        metavar="FOLDER",
+        help="give it the company that it had: replay all recordings (*.rec) of other stages in FOLDER, made "
+        "at the same time, on the same loop at the same rate",
+    )
     source.add_argument(
         "--rows", type=count, default=64, metavar="N", help="rows a step (default %(default)s)"
     )
@@ -142,11 +151,27 @@ def run(args: argparse.Namespace) -> int:
     if args.fit is not None:
         return run_fit(args, blueprint, card)
     alone = _alone(args, blueprint, card)
-    result = _measured(args, alone)
+    others: dict[str, StageResult] = {}
+    if args.beside is None:
+        result = _measured(args, alone)
+    else:
+        result, others = _in_company(args, alone)
     if not (args.no_allocations or args.profile):
         result = replace(result, allocations=alone.allocations())
-    _show(args, alone, result)
+    _show(args, alone, result, others)
     return 0
+
+
+def _in_company(args: argparse.Namespace, alone: Alone) -> tuple[StageResult, dict[str, StageResult]]:
+    """Its figures, and those of the others."""
+    if args.replay is None or args.rate == MAX or args.clock != "real" or args.profile:
+        raise ConfigError(
+            "--beside needs --replay, and a --rate at which all recordings go by one clock (recorded, or a "
+            "factor); it goes neither with --clock virtual nor with --profile"
+        )
+    company = beside(alone, read_recording(args.replay), args.beside, fake_step_ms=args.fake)
+    results = company.measure(args.rate)
+    return replace(results.pop(args.stage), at_rows_per_s=args.at), results
 
 
 def _alone(args: argparse.Namespace, blueprint: Blueprint, card: ModelCard) -> Alone:
@@ -178,7 +203,9 @@ def _out(args: argparse.Namespace, alone: Alone) -> Path:
     return args.out or Path(f"{args.stage}-{args.profile}{suffix_of(alone, args.profile)}")
 
 
-def _show(args: argparse.Namespace, alone: Alone, result: StageResult) -> None:
+def _show(
+    args: argparse.Namespace, alone: Alone, result: StageResult, others: Mapping[str, StageResult]
+) -> None:
     encodings: list[EncodingRate] = []
     if args.stage == "tokenize" and args.replay is None:
         load = Load.of(alone.card, args.rows)
@@ -186,7 +213,9 @@ def _show(args: argparse.Namespace, alone: Alone, result: StageResult) -> None:
         encodings = [single, by_stage(result, single)]
     values = result.as_dict() | ({"encodings": encodings} if encodings else {})
     path = _out(args, alone) if args.profile else None
-    printed(args, values | ({"profile": str(path)} if path else {}), stage_report(result, encodings))
+    values |= {"profile": str(path)} if path else {}
+    values |= {"beside": {name: each.as_dict() for name, each in others.items()}} if others else {}
+    printed(args, values, stage_report(result, encodings, list(others.values())))
     if path and not args.json:
         print(f"profile: {path}")
 

@@ -4,6 +4,8 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from shutil import copyfile
+from time import perf_counter_ns
 from typing import Any
 
 import msgspec
@@ -12,6 +14,7 @@ import pytest
 from pipeline import assemble
 from pipeline.__main__ import main
 from pipeline.bench.replay import Pace, read_recording, replay_feed
+from pipeline.bench.replay.alarm import Alarm
 from pipeline.bench.replay.clients import Client
 from pipeline.bench.sources import fake_runner
 from pipeline.bench.stand import Feed, Stand, build_stand, running
@@ -27,6 +30,7 @@ from pipeline.messages import (
     Timings,
     TokenBatch,
 )
+from pipeline.runtime.inbox import Taken
 from pipeline.runtime.recording import Recording
 from pipeline.runtime.stage import NoOptions, Stage
 from pipeline.runtime.testing import DEFAULT_CAPACITY
@@ -62,6 +66,11 @@ class Reversed(Stage[TokenBatch, NoOptions]):
             )
 
 
+class Failing(Reversed):
+    async def handle(self, batch: Sequence[TokenBatch]) -> None:
+        raise RuntimeError("no more")
+
+
 @pytest.fixture(scope="module")
 def folder(fake_card: ModelCard, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("recorded")
@@ -94,6 +103,9 @@ class Heard(Feed):
 
     def end(self, stand: Stand) -> None:
         self.feed.end(stand)
+
+    def close(self) -> None:
+        self.feed.close()
 
 
 def replay(card: ModelCard, recording: Recording, stage: str, rate: str = "max", toml: str = "") -> Heard:
@@ -285,6 +297,91 @@ def test_what_steps_cost_is_fitted_from_a_recording(
     assert measured["source"] == "recording"
     assert all(1e6 < value < 100e6 for _, value in measured["step"]["base"])
     assert bench(capsys, "execute", "--fit", str(folder / "execute.rec"), "--out", str(out))["ready"]
+
+
+# In company ---------------------------------------------------------------------------------------
+
+
+def test_a_stage_has_the_company_that_it_had(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(folder / "schedule.rec")
+    argv = ("schedule", "--replay", file, "--rate", "recorded", "--no-allocations")
+    result = bench(capsys, *argv, "--beside", str(folder))
+    assert set(result["beside"]) == {"ingress", *STAGES} - {"schedule"}
+    for stage in ("tokenize", "detokenize", "stream"):
+        count = len(of(folder, stage))
+        assert 0.75 * count < result["beside"][stage]["messages"] <= count - count // 10
+    assert result["messages"] > len(of(folder, "sample")) // 2
+
+
+def test_steps_in_company_come_back_when_they_did(fake_card: ModelCard, folder: Path) -> None:
+    recording = read_recording(folder / "schedule.rec")
+    came_ns = [each.at_ns for each in recording.entries if isinstance(each.message, SampledBatch)]
+
+    async def main() -> tuple[list[int], int]:
+        blueprint = assemble.check(loads("", "bench.toml"))
+        with Alarm() as alarm:
+            pace = Pace.of("recorded", alarm.call_later)
+            feed = replay_feed(recording, "schedule", blueprint.graph, pace)
+            stand = build_stand(blueprint, "schedule", fake_card, fake_runner(DEFAULT_CAPACITY))
+            taken: list[int] = []
+            stand.inbox.taps += (lambda batch: taken.extend(_steps_sent_ns(batch)),)
+            async with running(stand, feed):
+                begin_ns = perf_counter_ns() + 10_000_000
+                pace.share(begin_ns)
+                await feed.send(stand, feed.num_messages)
+        return taken, begin_ns
+
+    taken, begin_ns = asyncio.run(asyncio.wait_for(main(), 30))
+    late_ms = [(sent_ns - begin_ns - at_ns) / 1e6 for sent_ns, at_ns in zip(taken, came_ns, strict=False)]
+    assert len(late_ms) > len(came_ns) // 2
+    assert min(late_ms) >= 0
+    assert sorted(late_ms)[len(late_ms) // 2] < 5
+
+
+def _steps_sent_ns(taken: Taken[Any]) -> Iterator[int]:
+    for message, sent_ns in zip(taken.messages, taken.sent_ns, strict=True):
+        if isinstance(message, SampledBatch):
+            yield sent_ns
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "told"),
+    [
+        (["--rate", "max"], 2, "--beside needs --replay, and a --rate"),
+        (["--rate", "recorded", "--clock", "virtual"], 2, "neither with --clock virtual nor with --profile"),
+        (["--rate", "recorded", "--profile", "cprofile"], 2, "neither with --clock virtual nor"),
+    ],
+)
+def test_where_there_is_no_company(
+    folder: Path, options: list[str], status: int, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["bench", "sample", "--fake", "--replay", str(folder / "sample.rec"), "--beside", str(folder)]
+    assert main([*argv, *options]) == status
+    assert told in capsys.readouterr().err
+
+
+def test_a_company_is_of_one_server_at_one_time(
+    folder: Path, late_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["bench", "sample", "--fake", "--rate", "recorded", "--replay", str(folder / "sample.rec")]
+    assert main([*argv, "--beside", str(tmp_path)]) == 1
+    assert "holds no recording (*.rec) of another stage than sample" in capsys.readouterr().err
+    assert main([*argv, "--beside", str(late_folder)]) == 1
+    assert "were not made at the same time" in capsys.readouterr().err
+    for name in ("a.rec", "b.rec"):
+        copyfile(folder / "stream.rec", tmp_path / name)
+    assert main([*argv, "--beside", str(tmp_path)]) == 1
+    assert "b.rec: is the second recording of stream there" in capsys.readouterr().err
+
+
+def test_a_fault_of_one_of_them_ends_them_all(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(f'[stages.detokenize]\nuse = "{__name__}:Failing"\n', "utf-8")
+    argv = ["bench", "sample", "--fake", "--rate", "recorded", "--replay", str(folder / "sample.rec")]
+    assert main([*argv, "--beside", str(folder), "--config", str(config)]) == 1
+    assert "detokenize failed in its bench: RuntimeError('no more')" in capsys.readouterr().err
 
 
 def test_clients_of_a_replay_are_written_to(fake_card: ModelCard, folder: Path) -> None:

@@ -118,3 +118,6 @@ class _HeardFeed(Feed):
 
     def end(self, stand: Stand) -> None:
         self._feed.end(stand)
+
+    def close(self) -> None:
+        self._feed.close()

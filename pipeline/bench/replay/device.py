@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from pipeline.bench.replay.anew import Change, anew, unchanged
 from pipeline.bench.replay.pace import Pace
-from pipeline.bench.replay.recorded_device import Lag, RecordedDevice
+from pipeline.bench.replay.recorded_device import RecordedDevice
 from pipeline.bench.stand import Feed, Stand
 from pipeline.errors import StagelineError
 from pipeline.messages import (
@@ -70,6 +70,8 @@ class DeviceReplay(Feed):
         self._num_planned = self._num_answered = self._num_asked = 0
         self._is_told = self._has_ended = False
         self._changed = asyncio.Event()
+        self._called_ns = 0
+        """When the pace calls next; 0: nothing says that it does."""
 
     async def send(self, stand: Stand, num_messages: int) -> None:
         if not self._is_told:
@@ -111,17 +113,19 @@ class DeviceReplay(Feed):
 
     async def _wait(self, stand: Stand) -> None:
         """Until something is due, or the scheduler has planned."""
-        due_ns = min(self._dues(stand.clock()), default=None)
-        if due_ns is None:
-            await self._changed.wait()
-            return
-        sleep_s = self._pace.sleep_s(due_ns - stand.clock()) if self._pace.factor else 0.0
-        if sleep_s > 0:
-            try:
-                async with asyncio.timeout(sleep_s):
-                    await self._changed.wait()
-            except TimeoutError:
+        now_ns = stand.clock()
+        due_ns = min(self._dues(now_ns), default=None)
+        if due_ns is not None:
+            if not self._pace.factor or due_ns <= now_ns:
                 return
+            if due_ns != self._called_ns:
+                self._called_ns = due_ns
+                self._pace.call_in(due_ns - now_ns, self._called)
+        await self._changed.wait()
+
+    def _called(self) -> None:
+        self._called_ns = 0
+        self._changed.set()
 
     def _dues(self, now_ns: int) -> Iterator[int]:
         if self._arrivals:
@@ -166,19 +170,27 @@ class DeviceReplay(Feed):
     def _plan(self, stand: Stand, plan: StepPlan) -> None:
         self.num_rows += len(plan.slots)
         answers, now_ns = self._answers.setdefault(plan.worker, deque()), stand.clock()
-        lag = self._next_lag()
-        begin_ns = max(now_ns, self._end_ns.get(plan.worker, 0)) + self._pace.scaled(lag.launch_ns)
-        end_ns = self._end_ns[plan.worker] = begin_ns + self._pace.scaled(lag.device_ns)
-        due_ns = end_ns + self._pace.scaled(lag.return_ns)
+        begin_ns, end_ns, due_ns = self._step_ns(plan.worker, now_ns)
+        self._end_ns[plan.worker] = end_ns
         answers.append(_Answer(due_ns, self._result(plan, begin_ns, end_ns, due_ns)))
         if self._has_ended:
             stand.inbox.post(answers.popleft().step)
 
-    def _next_lag(self) -> Lag:
-        lags = self._device.lags
-        lag = lags[min(self._num_planned, len(lags) - 1)]
+    def _step_ns(self, worker: int, now_ns: int) -> tuple[int, int, int]:
+        """When the step that is planned now begins, ends, and comes back.
+
+        With others replayed beside it, when it came back: else it would drift away from what they do.
+        """
+        index, pace = self._num_planned, self._pace
+        lag = self._device.lags[min(index, len(self._device.lags) - 1)]
         self._num_planned += 1
-        return lag
+        if pace.is_shared and index < len(self._device.sent_ns):
+            due_ns = max(now_ns, pace.due_ns(self._device.sent_ns[index], now_ns))
+            end_ns = due_ns - pace.scaled(lag.return_ns)
+            return end_ns - pace.scaled(lag.device_ns), end_ns, due_ns
+        begin_ns = max(now_ns, self._end_ns.get(worker, 0)) + pace.scaled(lag.launch_ns)
+        end_ns = begin_ns + pace.scaled(lag.device_ns)
+        return begin_ns, end_ns, end_ns + pace.scaled(lag.return_ns)
 
     def _result(self, plan: StepPlan, begin_ns: int, end_ns: int, sent_ns: int) -> SampledBatch:
         return SampledBatch(

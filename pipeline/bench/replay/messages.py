@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline.bench.replay.anew import Change, anew, num_rows_of, unchanged
 from pipeline.bench.replay.begun import Begun
-from pipeline.bench.replay.clients import Clients
+from pipeline.bench.replay.clients import Clients, most_at_once
 from pipeline.bench.replay.pace import Pace
 from pipeline.bench.stand import Feed, Stand
 from pipeline.messages import Open
@@ -34,13 +34,14 @@ class Messages(Feed):
         self._num_read = self._num_sent = 0
         self._taken: _TakenCount | None = None
         self._clients: Clients | None = None
-        self._has_clients = any(isinstance(entry.message, Open) for entry in recording.entries)
+        self._num_clients = most_at_once(entry.message for entry in recording.entries)
 
     async def send(self, stand: Stand, num_messages: int) -> None:
         """The next ones of the recording, and those that were taken together with the last of them."""
         taken = self._taken = self._taken or _TakenCount(stand)
-        if self._has_clients and self._clients is None:
-            self._clients = await Clients.connected()
+        if self._num_clients and self._clients is None:
+            self._clients = Clients()
+            await self._clients.connect(self._num_clients)
         part = self._part(num_messages)
         if self._pace.factor is None:
             for _, batch in groupby(part, lambda entry: entry.batch):
@@ -58,7 +59,7 @@ class Messages(Feed):
     def gave(self, stand: Stand, message: object) -> None:
         pass
 
-    def end(self, stand: Stand) -> None:
+    def close(self) -> None:
         if self._clients is not None:
             self._clients.close()
 

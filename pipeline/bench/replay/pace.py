@@ -5,8 +5,9 @@ from collections.abc import Callable
 
 MAX = "max"
 RECORDED = "recorded"
-_SPUN_NS = 1_500_000
-"""uvloop's timers are good to a millisecond: so long before its time, who waits passes the loop instead."""
+
+CallLater = Callable[[float, Callable[[], object]], object]
+"""After so many seconds, this, on the loop."""
 
 
 class Pace:
@@ -14,26 +15,33 @@ class Pace:
 
     Args:
         factor: None: nothing waits for its time, but for the one before to be taken.
-        is_exact: the loop's timers are, as those of virtual time.
+        call_later: None: the loop's own, which is exact in virtual time.
     """
 
-    def __init__(self, factor: float | None, *, is_exact: bool = False) -> None:
+    def __init__(self, factor: float | None, call_later: CallLater | None = None) -> None:
         self.factor = factor
-        self._spun_ns = 0 if is_exact else _SPUN_NS
+        self.is_shared = False
+        """Others are replayed beside it, by the same clock: what comes of a step comes when it came."""
+        self._call_later = call_later
         self._origin_ns: int | None = None
 
     @classmethod
-    def of(cls, rate: str, *, is_exact: bool = False) -> "Pace":
+    def of(cls, rate: str, call_later: CallLater | None = None) -> "Pace":
         """`recorded`, `max` or a factor. Raises ValueError."""
         if rate == MAX:
             return cls(None)
         factor = 1.0 if rate == RECORDED else float(rate)
         if not 0 < factor < float("inf"):
             raise ValueError
-        return cls(factor, is_exact=is_exact)
+        return cls(factor, call_later)
+
+    def share(self, origin_ns: int) -> None:
+        """The recording begins then, and others beside it."""
+        self.is_shared = True
+        self._origin_ns = origin_ns
 
     def due_ns(self, at_ns: int, now_ns: int) -> int:
-        """When that is; the first one asked for is now."""
+        """When that is; the first one asked for is now, unless the pace is shared."""
         scaled_ns = int(at_ns / (self.factor or 1))
         if self._origin_ns is None:
             self._origin_ns = now_ns - scaled_ns
@@ -45,9 +53,12 @@ class Pace:
 
     async def until(self, due_ns: int, clock: Callable[[], int]) -> None:
         """Returns at once if that has passed."""
-        while (left_ns := due_ns - clock()) > 0:  # noqa: ASYNC110 - the clock signals nobody
-            await asyncio.sleep(self.sleep_s(left_ns))
+        while (left_ns := due_ns - clock()) > 0:
+            passed = asyncio.Event()
+            self.call_in(left_ns, passed.set)
+            await passed.wait()
 
-    def sleep_s(self, left_ns: int) -> float:
-        """How long to sleep where so much is left: then look again."""
-        return max(0, left_ns - self._spun_ns) / 1e9
+    def call_in(self, left_ns: int, callback: Callable[[], object]) -> None:
+        """On the loop; maybe a little too early, then look again."""
+        call_later = self._call_later or asyncio.get_running_loop().call_later
+        call_later(left_ns / 1e9, callback)

@@ -50,7 +50,8 @@ class RecordedDevice:
         entries = recording.entries
         self.ready = _ready(recording)
         self.lags = list(_lags(entries, recording.header.begin_ns))
-        self._sent_ns = [entry.at_ns for entry in entries if isinstance(entry.message, SampledBatch)]
+        self.sent_ns = [entry.at_ns for entry in entries if isinstance(entry.message, SampledBatch)]
+        """When each came, since the recording's begin."""
         self.token_ids: dict[int, list[int]] = {}
         """By request."""
         self.embeddings: dict[int, bytes] = {}
@@ -70,7 +71,7 @@ class RecordedDevice:
 
     def since_first_ns(self, num_steps: int) -> int:
         """From the first result to that of step `num_steps`, as recorded."""
-        return self._sent_ns[min(num_steps, len(self._sent_ns)) - 1] - self._sent_ns[0]
+        return self.sent_ns[min(num_steps, len(self.sent_ns)) - 1] - self.sent_ns[0]
 
     def arrivals(self, entries: Iterable[Entry]) -> list[Entry]:
         """What others than the device have sent, in order of time. Who was cancelled before its first token

@@ -1,10 +1,11 @@
 import asyncio
+from time import perf_counter_ns
 
 import pytest
 
 from pipeline.bench.replay import Pace
+from pipeline.bench.replay.alarm import Alarm
 from pipeline.bench.virtual_time import VirtualLoop
-from pipeline.runtime.testing import ManualClock
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "fast"])
@@ -21,25 +22,46 @@ def test_times_are_kept_from_the_first_on_and_scaled() -> None:
     assert Pace.of("max").scaled(90) == 0
 
 
-def test_who_waits_is_there_in_time_and_passes_the_loop_at_the_end() -> None:
-    clock = ManualClock(0)
+def test_who_waits_is_there_in_time_and_the_loop_sleeps_meanwhile() -> None:
+    num_passes = 0
 
-    async def main() -> int:
-        num_passes = 0
-
-        def tick() -> None:
+    class Counting(asyncio.SelectorEventLoop):
+        def _run_once(self) -> None:
             nonlocal num_passes
             num_passes += 1
-            clock.advance(100_000)
-            if clock.now_ns < 1_000_000:
-                asyncio.get_running_loop().call_soon(tick)
+            super()._run_once()  # type: ignore[misc]  # of asyncio.BaseEventLoop, and not public
 
-        tick()
-        await Pace.of("recorded").until(1_000_000, clock)
-        return num_passes
+    async def main() -> list[int]:
+        with Alarm() as alarm:
+            pace, begin_ns = Pace.of("recorded", alarm.call_later), perf_counter_ns()
+            dues_ns = [begin_ns + wait_ms * 1_000_000 for wait_ms in (30, 10, 20)]
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(_late_ns(pace, due_ns)) for due_ns in dues_ns]
+            return [task.result() for task in tasks]
 
-    assert asyncio.run(main()) >= 9
-    assert clock.now_ns >= 1_000_000
+    with asyncio.Runner(loop_factory=Counting) as runner:
+        late_ns = runner.run(main())
+    assert all(each_ns >= 0 for each_ns in late_ns)
+    assert num_passes < 40
+
+
+async def _late_ns(pace: Pace, due_ns: int) -> int:
+    await pace.until(due_ns, perf_counter_ns)
+    return perf_counter_ns() - due_ns
+
+
+def test_an_alarm_ends_with_calls_still_due() -> None:
+    async def main() -> None:
+        with Alarm() as alarm:
+            alarm.call_later(3600, lambda: None)
+
+    asyncio.run(asyncio.wait_for(main(), 10))
+
+
+def test_paces_that_are_shared_go_by_one_clock() -> None:
+    pace = Pace.of("2")
+    pace.share(5000)
+    assert [pace.due_ns(at_ns, 1) for at_ns in (500, 700)] == [5250, 5350]
 
 
 def test_virtual_time_jumps_over_sleep_but_not_over_work() -> None:
