@@ -1,7 +1,7 @@
 """Flights: the steps that are planned and not yet applied, and the blocks that must wait for them."""
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pipeline.core.scores import Scoring
 from pipeline.core.sequence import Sequence
@@ -83,6 +83,16 @@ class Flights:
                 self.num_resting -= len(flight.resting)
                 return flight
         raise AssertionError(f"step {step_id} applied, but it is the oldest of no worker")
+
+    def num_kv_tokens(self, worker: int) -> list[int]:
+        """Of the worker's, the oldest first."""
+        return [flight.num_kv_tokens for flight in self._flying[worker]]
+
+    def postpone(self, worker: int, num_steps: int, num_kv_tokens: list[int]) -> None:
+        """As if the worker's had been planned so many steps later, over so many tokens each."""
+        flying = self._flying[worker]
+        for place, (flight, num_kv) in enumerate(zip(flying, num_kv_tokens, strict=True)):
+            flying[place] = replace(flight, step_id=flight.step_id + num_steps, num_kv_tokens=num_kv)
 
     def rest(self, worker: int, blocks: list[int]) -> bool:
         """Keep blocks that the steps of `worker` may touch until these are applied; False: no need to."""

@@ -72,7 +72,7 @@ class Scheduler:
         self.policies = policies
         prefixes = NoSharing() if prefixes is None else prefixes
         self.residents = Residents(device, prefixes, len(roles), ALLOCATIONS[allocation], max_pinned_blocks)
-        self._flights = self.residents.flights
+        self.flights = self.residents.flights
         self.waiting = Waiting(policies)
         self.num_steps = 0
         self.num_padding_tokens = 0
@@ -121,21 +121,21 @@ class Scheduler:
     @property
     def last_preempted_ids(self) -> list[int]:
         """Those that the latest plan sent back to the queue; valid while it is in flight."""
-        return self._flights.latest.preempted_ids
+        return self.flights.latest.preempted_ids
 
     @property
     def num_in_flight(self) -> int:
         """Steps planned and not yet applied, of all workers."""
-        return len(self._flights)
+        return len(self.flights)
 
     def num_in_flight_of(self, worker: int) -> int:
         """The same of one worker."""
-        return self._flights.num_of(worker)
+        return self.flights.num_of(worker)
 
     @property
     def is_idle(self) -> bool:
         """No sequence, no step in flight, nothing to tell: then all blocks are free."""
-        return not (self._live or len(self._flights) or self._outcome.has_rows)
+        return not (self._live or len(self.flights) or self._outcome.has_rows)
 
     @property
     def wake_ns(self) -> int | None:
@@ -253,7 +253,7 @@ class Scheduler:
             return None
         self.num_steps += 1
         flight = self._flight(rows)
-        self._flights.add(flight)
+        self.flights.add(flight)
         self.residents.prefixes.planned(
             flight.num_prefill_tokens, flight.num_decode_tokens, flight.num_kv_tokens
         )
@@ -265,11 +265,18 @@ class Scheduler:
 
     def apply(self, sampled: SampledBatch, taken_ns: int) -> Flight:
         """Take in the oldest step in flight of a worker: append its tokens, end what is at its end."""
-        flight = self._flights.land(sampled.step_id)
+        flight = self.flights.land(sampled.step_id)
         self._limit.applied()
         self.pool.give_back(flight.resting)
         self.policies.host.applied(flight.step_id)
-        self._learn(flight, sampled)
+        _, begin_ns, end_ns, _, _ = sampled.times_ns
+        self.policies.learn(
+            flight.step_id,
+            flight.num_prefill_tokens,
+            flight.num_decode_tokens,
+            flight.num_kv_tokens,
+            end_ns - begin_ns,
+        )
         self._drop(flight, sampled)
         self._outcome.step(flight, (*sampled.times_ns, taken_ns))
         if sampled.scores is not None:
@@ -386,10 +393,3 @@ class Scheduler:
             self.residents.leave(sequence)
         else:
             self.waiting.discard(sequence)
-
-    def _learn(self, flight: Flight, sampled: SampledBatch) -> None:
-        if (cost := self.policies.cost) is not None:
-            _, begin_ns, end_ns, _, _ = sampled.times_ns
-            cost.observe(
-                flight.num_prefill_tokens, flight.num_decode_tokens, flight.num_kv_tokens, end_ns - begin_ns
-            )

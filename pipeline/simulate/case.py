@@ -8,8 +8,8 @@ from pipeline.simulate.figures import Figures
 from pipeline.simulate.target import Target
 from pipeline.simulate.workload import Workload
 
-PATIENT: dict[str, object] = {"max_wait_ms": 1e9}
-"""Nobody is dropped, so that all cases answer the same requests."""
+PLAIN: dict[str, object] = {"max_wait_ms": 1e9, "itl_stretch": 0.0}
+"""Nobody is dropped, so that all cases answer the same requests; a case's own option limits prompts."""
 MAX_TOKENS = 1024
 """What clients ask for at most: a policy must not know the answer's length from that."""
 
@@ -29,4 +29,4 @@ class Scenario(NamedTuple):
 
 
 def case_of(name: str, options: dict[str, object], workload: Workload, target: Target) -> Case:
-    return Case(Cell(name, PATIENT | options, 1), workload, target)
+    return Case(Cell(name, PLAIN | options, 1), workload, target)

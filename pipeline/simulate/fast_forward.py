@@ -4,23 +4,21 @@ While nobody joins or leaves and every running sequence decodes, each plan is th
 context a token longer. `num_alike` says for how many more plans that holds, `skip` puts the scheduler where
 so many calls of `apply` and `plan` would. tests/property/test_fast_forward.py holds both against those calls.
 
-What a policy learns of every step cannot be skipped: `learns_from_steps` says where one does.
+What policies learn from steps, they are told of each (replica.py): only the planning is skipped.
 """
 
+from collections.abc import Callable
 from itertools import repeat
 
 from pipeline.core.block_pool import blocks_for
-from pipeline.core.policies import Policies
 from pipeline.core.policies.fair import FairOrder
 from pipeline.core.policies.keyed import KeyedOrder
 from pipeline.core.scheduling import Scheduler
 from pipeline.messages import StepPlan
 from pipeline.simulate.workload import TOKEN
 
-
-def learns_from_steps(policies: Policies) -> bool:
-    """Whether what steps cost decides anything."""
-    return policies.cost is not None
+WORKER = 0
+"""The only one: workers that take turns are not skipped for."""
 
 
 def num_alike(scheduler: Scheduler, first: StepPlan, second: StepPlan, now_ns: int) -> int:
@@ -56,6 +54,13 @@ def _is_closed(scheduler: Scheduler, now_ns: int) -> bool:
     return not policies.batching.opens(scheduler.num_running, num_queued, now_ns)
 
 
+def num_kv_tokens(scheduler: Scheduler) -> Callable[[int], int]:
+    """Tells of each plan, by its place from the older one in flight on, over how many tokens it is made."""
+    in_flight = scheduler.flights.num_kv_tokens(WORKER)
+    latest, num_rows = scheduler.residents.num_kv_tokens, len(scheduler.residents.running)
+    return lambda place: in_flight[place] if place < 2 else latest + (place - 1) * num_rows
+
+
 def skip(scheduler: Scheduler, count: int) -> None:
     """As if `count` more steps, at most `num_alike`, had been applied and planned."""
     block_size, residents, policies = scheduler.device.block_size, scheduler.residents, scheduler.policies
@@ -68,6 +73,9 @@ def skip(scheduler: Scheduler, count: int) -> None:
             blocks = scheduler.pool.take(blocks_for(sequence.num_computed, block_size) - len(sequence.blocks))
             assert blocks is not None, "num_alike leaves room for every block"
             sequence.blocks += blocks
+    num_kv = num_kv_tokens(scheduler)
+    scheduler.flights.postpone(WORKER, count, [num_kv(count), num_kv(count + 1)])
+    scheduler.num_steps += count
     residents.num_kv_tokens += count * len(decoding)
     if not isinstance(policies.order, KeyedOrder):  # which does not count
         for _ in range(count):

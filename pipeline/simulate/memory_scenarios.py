@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from pipeline.errors import ConfigError
 from pipeline.gpu.kv.dtype import token_bytes
-from pipeline.simulate.case import MAX_TOKENS, PATIENT, Case, Scenario, case_of
+from pipeline.simulate.case import MAX_TOKENS, PLAIN, Case, Scenario, case_of
 from pipeline.simulate.cells import Cell, find_capacity
 from pipeline.simulate.figures import Figures
 from pipeline.simulate.target import Target
@@ -30,7 +30,7 @@ def _roomy(target: Target) -> Target:
 def _paging_cases(workload: Workload, target: Target, seed: int) -> list[Case]:
     asked, target = asking(workload, MAX_TOKENS), _roomy(target)
     all_due = at_once(asked[:SATURATED_REQUESTS])
-    paced = at_rate(asked, EQUAL_LOAD * find_capacity(asked, target, PATIENT | CONTIGUOUS))
+    paced = at_rate(asked, EQUAL_LOAD * find_capacity(asked, target, PLAIN | CONTIGUOUS))
     return [
         case_of("contiguous, all due", CONTIGUOUS, all_due, target),
         case_of("paged, all due", {}, all_due, target),
@@ -57,10 +57,10 @@ def _paging_verdict(cases: Sequence[Case], figures: Sequence[Figures]) -> list[s
 def _prefix_cases(workload: Workload, target: Target, seed: int) -> list[Case]:
     if not any(arrival.spans for arrival in workload):
         raise ConfigError("--scenario prefix: this trace does not say what its prompts have in common")
-    paced = at_rate(workload, EQUAL_LOAD * find_capacity(workload, target, PATIENT))
+    paced = at_rate(workload, EQUAL_LOAD * find_capacity(workload, target, PLAIN))
     return [
         case_of("alone", {}, paced, target),
-        Case(Cell("shared", PATIENT, 1, shares_prefixes=True), paced, target),
+        Case(Cell("shared", PLAIN, 1, shares_prefixes=True), paced, target),
     ]
 
 

@@ -9,11 +9,13 @@ from collections import deque
 from itertools import compress
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from pipeline.core.prefix_cache import NoSharing
 from pipeline.core.scheduling import Scheduler
 from pipeline.messages import Rejected, SampledBatch, SamplingParams, StepPlan, TokenizedRequest
 from pipeline.simulate.door import OpenDoor
-from pipeline.simulate.fast_forward import learns_from_steps, num_alike, skip
+from pipeline.simulate.fast_forward import num_alike, num_kv_tokens, skip
 from pipeline.simulate.host import HostCosts
 from pipeline.simulate.ledger import Ledger, Track
 from pipeline.simulate.work import Cost, StepWork, work_of
@@ -69,7 +71,6 @@ class Replica:
         self._door = door or OpenDoor()
         self._is_padded = is_padded
         self._can_skip = can_skip and credits == 2 and not self._door.is_watching
-        self._can_skip = self._can_skip and not learns_from_steps(scheduler.policies)
         self._can_skip = self._can_skip and isinstance(scheduler.residents.prefixes, NoSharing)
         self._credits = credits
         self._in_flight: deque[InFlight] = deque()
@@ -211,8 +212,9 @@ class Replica:
         skip(self.scheduler, count)
         self._in_flight.clear()
         for step, (begin_ns, end_ns) in zip((first, second), times, strict=True):
+            plan = replace(step.plan, step_id=step.plan.step_id + count)
             work = _longer(step.work, count * step.work.num_rows)
-            self._in_flight.append(InFlight(step.plan, work, begin_ns, end_ns))
+            self._in_flight.append(InFlight(plan, work, begin_ns, end_ns))
 
     def _run_alike(
         self, first: InFlight, second: InFlight, limit: int, until_ns: int
@@ -221,11 +223,17 @@ class Replica:
         host, append = self._host, self.ledger.step_ns.append
         result_ns, launch_ns, gap_ns = host.result_ns, host.launch_ns, host.gap_ns
         num_rows, num_held = second.work.num_rows, self.scheduler.residents.num_kv_tokens
+        learn, step_id, num_kv_of = (
+            self.scheduler.policies.learn,
+            first.plan.step_id,
+            num_kv_tokens(self.scheduler),
+        )
         base_ns, kv_ns = self._cost.decode_ns(num_rows)
         num_kv, held_ns, token_ns, busy_ns, count = second.work.num_kv, self._held_ns, 0, 0, 0
         sooner, later = (first.begin_ns, first.end_ns), (second.begin_ns, second.end_ns)
         while count < limit and (now_ns := sooner[1] + result_ns) <= until_ns:
             append(now_ns)
+            learn(step_id + count, 0, num_rows, num_kv_of(count), sooner[1] - sooner[0])
             token_ns += num_held * (now_ns - held_ns)
             held_ns = now_ns
             num_held += num_rows

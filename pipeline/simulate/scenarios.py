@@ -10,7 +10,7 @@ import msgspec
 
 from pipeline.core.policies.options import SJF_PROMPT_WEIGHT
 from pipeline.messages import DeviceReady, Terms
-from pipeline.simulate.case import MAX_TOKENS, PATIENT, Case, Scenario, case_of
+from pipeline.simulate.case import MAX_TOKENS, PLAIN, Case, Scenario, case_of
 from pipeline.simulate.cells import Cell, find_capacity
 from pipeline.simulate.figures import Figures
 from pipeline.simulate.memory_scenarios import MEMORY_SCENARIOS
@@ -25,7 +25,7 @@ SJF_LOAD = 0.9
 
 def _sjf_cases(workload: Workload, target: Target, seed: int) -> list[Case]:
     asked = asking(workload, MAX_TOKENS)
-    paced = at_rate(asked, SJF_LOAD * find_capacity(asked, target, PATIENT))
+    paced = at_rate(asked, SJF_LOAD * find_capacity(asked, target, PLAIN))
     sjf = {"policy": "sjf", "sjf_tokens_per_s": SJF_TOKENS_PER_S}
     return [
         case_of("fcfs", {"policy": "fcfs"}, paced, target),
@@ -58,7 +58,7 @@ STATIC_REQUESTS = 4000
 
 def _static_cases(workload: Workload, target: Target, seed: int) -> list[Case]:
     all_due = at_once(workload[:STATIC_REQUESTS])
-    static = PATIENT | {"batching": "static"}
+    static = PLAIN | {"batching": "static"}
     return [
         Case(Cell("padded", static, 1, is_padded=True), all_due, target),
         Case(Cell("static", static, 1), all_due, target),
@@ -94,7 +94,7 @@ def _itl_cases(workload: Workload, target: Target, seed: int) -> list[Case]:
     ready = _with_budget(target.ready, FIXED_BUDGET)
     host = msgspec.structs.replace(target.host, flush_tokens=1, flush_ns=0)  # every token is seen by itself
     plain = msgspec.structs.replace(target, ready=ready, host=host)
-    paced = at_rate(mixed, ITL_LOAD * find_capacity(mixed, plain, PATIENT))
+    paced = at_rate(mixed, ITL_LOAD * find_capacity(mixed, plain, PLAIN))
     return [
         case_of("fixed", {}, paced, plain),
         case_of("itl_target", {"itl_target_ms": ITL_TARGET_MS}, paced, plain),
@@ -130,7 +130,7 @@ def _fair_cases(workload: Workload, target: Target, seed: int) -> list[Case]:
 
     asked = with_terms(asking(workload, MAX_TOKENS), terms_of)
     target = msgspec.structs.replace(target, ready=_with_budget(target.ready, FAIR_BUDGET))
-    paced = at_rate(asked, FLOOD_LOAD * find_capacity(asked, target, PATIENT))
+    paced = at_rate(asked, FLOOD_LOAD * find_capacity(asked, target, PLAIN))
     alone = [arrival for arrival in paced if arrival.terms.tenant == LIGHT]
     return [
         case_of("solo", {"policy": "fair"}, alone, target),

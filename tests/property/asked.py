@@ -40,6 +40,7 @@ def options(policy: str) -> st.SearchStrategy[SchedulingOptions]:
         batching=st.sampled_from(["continuous", "continuous", "static"]),
         pad_to=st.sampled_from([0, 30]),
         gather_ms=st.sampled_from([0.0, 5e-5]),
+        itl_stretch=st.sampled_from([0.0, 1.5, 4.0]),
         itl_target_ms=st.sampled_from([None, 1e-5, 1.0]),
         min_prefill_tokens=st.integers(1, 8),
         max_bypasses=st.integers(0, 3),

@@ -33,6 +33,7 @@ options = st.fixed_dictionaries(
         "policy": st.sampled_from(["fcfs", "priority", "sjf", "fair", "deadline"]),
         "batching": st.sampled_from(["continuous", "static"]),
         "gather_ms": st.sampled_from([0.0, 3.0]),
+        "itl_stretch": st.sampled_from([0.0, 4.0]),
         "itl_target_ms": st.sampled_from([None, 2.0]),
         "max_wait_ms": st.sampled_from([40.0, 1e9]),
     }
@@ -52,6 +53,8 @@ def state(here: Replica) -> dict[str, Any]:
         "running": (ledger.running_ns, ledger.crowded_ns, ledger.running_crowded_ns),
         "preemptions": scheduler.num_preemptions,
         "padding": scheduler.num_padding_tokens,
+        "planned": scheduler.num_steps,
+        "learned": scheduler.policies.cost and scheduler.policies.cost.coefficients,
         "free": scheduler.pool.num_free,
     }
 

@@ -117,7 +117,7 @@ class SharingMachine(SchedulerMachine):
             return
         pool, running = self.scheduler.pool, self.scheduler.residents.running.values()
         resting = [
-            block for each in self.scheduler._flights._flying for flight in each for block in flight.resting
+            block for each in self.scheduler.flights._flying for flight in each for block in flight.resting
         ]
         holders = Counter([*(block for each in running for block in each.blocks), *resting])
         assert all(len(set(each.blocks)) == len(each.blocks) for each in running)

@@ -204,6 +204,7 @@ options = st.builds(
     ScheduleOptions,
     policy=st.sampled_from(["fcfs", "priority", "sjf", "fair", "deadline"]),
     fair_weights=st.sampled_from([None, {"gold": 3.0}]),
+    itl_stretch=st.sampled_from([0.0, 1.5, 4.0]),
     itl_target_ms=st.sampled_from([None, 1.0]),
     max_bypasses=st.integers(0, 2),
     max_preemptions=st.integers(0, 3),

@@ -230,7 +230,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         if not hasattr(self, "scheduler"):
             return
         held = [block for sequence in self.scheduler.residents.running.values() for block in sequence.blocks]
-        num_held = len(held) + self.scheduler._flights.num_resting
+        num_held = len(held) + self.scheduler.flights.num_resting
         assert len(held) == len(set(held)) and num_held == self.scheduler.pool.num_owned
         running = self.scheduler.residents.running.values()
         assert len(running) <= self.scheduler.device.max_num_seqs

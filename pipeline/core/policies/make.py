@@ -44,7 +44,7 @@ class Parts:
 
     @property
     def cost(self) -> StepCost:
-        """What steps cost, learned while serving: at 15 us a step, so only if a policy asks for it."""
+        """What steps cost, learned while serving: 15 us for a step, so only if a policy asks for it."""
         if self.asked_cost is None:
             self.asked_cost = StepCost()
         return self.asked_cost
@@ -185,9 +185,11 @@ def _batching(parts: Parts) -> Batching:
 
 def _budget(parts: Parts) -> PrefillBudget:
     options = parts.options
-    if options.itl_target_ms is None:
-        return FixedBudget()
-    return ItlBudget(parts.cost, _ns(options.itl_target_ms), options.min_prefill_tokens)
+    if options.itl_target_ms is not None:
+        return ItlBudget(parts.cost, options.min_prefill_tokens, target_ns=_ns(options.itl_target_ms))
+    if options.itl_stretch > 0:
+        return ItlBudget(parts.cost, options.min_prefill_tokens, stretch=options.itl_stretch)
+    return FixedBudget()
 
 
 def _limits(options: SchedulingOptions, order: Order) -> list[Limit]:

@@ -52,8 +52,11 @@ class SchedulingOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """static: prompts count as padded to so many tokens; 0: to the longest of the batch."""
     gather_ms: NotNegative = 0.0
     """How long an idle device waits for more requests after the first."""
+    itl_stretch: NotNegative = 4.0
+    """Prefill in a step with decode rows is limited so that it takes no more than so many times what these
+    alone would; 0: it is not."""
     itl_target_ms: Positive | None = None
-    """Prefill in a step with decode rows is limited so that it takes no longer than this; None: it is not."""
+    """In place of itl_stretch: so that it takes no longer than this."""
     min_prefill_tokens: Count = 64
     """But this much prefill a step is always allowed."""
     max_bypasses: Annotated[int, msgspec.Meta(ge=0)] = 8

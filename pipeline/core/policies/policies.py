@@ -13,6 +13,11 @@ from pipeline.core.retention import Retentions
 from pipeline.core.step_cost import StepCost
 from pipeline.messages import DeviceReady
 
+KNOWN_STEPS = 256
+"""After so many steps, those that only decode are known: they cost alike, and"""
+DECODE_STEPS = 8
+"""of so many one is learned from."""
+
 
 @dataclass(slots=True)
 class Policies:
@@ -32,12 +37,22 @@ class Policies:
     host: HostPlaces
     """What eviction and the prefix cache copy to and from; it may have no place."""
     cost: StepCost | None
-    """Is told of every step; None where no policy asks what steps cost."""
+    """None where no policy asks what steps cost."""
 
     def renew(self, device: DeviceReady) -> None:
         """The device holds so much, and nothing so far. Nobody may run, nor be kept in host memory."""
         self.host.renew(device)
         self.retentions.renew(device)
+
+    def learn(
+        self, step_id: int, num_prefill_tokens: int, num_decode_tokens: int, num_kv_tokens: int, step_ns: int
+    ) -> None:
+        """From a step's time on the device."""
+        cost = self.cost
+        if cost is None:
+            return
+        if num_prefill_tokens or cost.num_steps < KNOWN_STEPS or step_id % DECODE_STEPS == 0:
+            cost.observe(num_prefill_tokens, num_decode_tokens, num_kv_tokens, step_ns)
 
     def become(self, others: "Policies") -> None:
         """Whoever goes by these goes by the others from now on."""

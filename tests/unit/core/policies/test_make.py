@@ -95,10 +95,10 @@ def test_a_fault_is_told_with_the_file_before_anything_starts() -> None:
 
 
 def test_steps_are_learned_from_only_where_a_policy_asks() -> None:
-    assert make().cost is None and make(policy="fair").cost is None
-    assert make(policy="deadline").cost is not None
-    budgeted = make(itl_target_ms=50.0)
-    assert budgeted.cost is not None and isinstance(budgeted.budget, ItlBudget)
+    assert make(itl_stretch=0).cost is None and make(itl_stretch=0, policy="fair").cost is None
+    assert make(itl_stretch=0, policy="deadline").cost is not None
+    for budgeted in (make(), make(itl_stretch=0, itl_target_ms=50.0)):
+        assert budgeted.cost is not None and isinstance(budgeted.budget, ItlBudget)
 
 
 @pytest.mark.parametrize(

@@ -17,18 +17,25 @@ def test_fixed_leaves_it_to_the_batched_tokens() -> None:
 
 
 def test_prefill_fills_the_step_up_to_the_target() -> None:
-    budget = ItlBudget(learned(), 10 * MS, 16)
+    budget = ItlBudget(learned(), 16, target_ns=10 * MS)
     assert abs(budget.max_tokens(10, 0) - 75) <= 3  # (10 - 2 - 10 * 0.05) / 0.1
     assert budget.max_tokens(40, 0) < budget.max_tokens(10, 0)
 
 
+def test_prefill_stretches_what_the_decode_rows_alone_would_take() -> None:
+    budget = ItlBudget(learned(), 16, stretch=4.0)
+    assert abs(budget.max_tokens(10, 0) - 75) <= 3  # 3 (2 + 10 * 0.05) / 0.1
+    assert abs(budget.max_tokens(40, 0) - 120) <= 5
+    assert budget.max_tokens(0, 0) == UNLIMITED
+
+
 def test_prompts_progress_even_where_decode_rows_alone_are_too_slow() -> None:
-    assert ItlBudget(learned(), MS, 16).max_tokens(10, 0) == 16
+    assert ItlBudget(learned(), 16, target_ns=MS).max_tokens(10, 0) == 16
 
 
 def test_nobody_waits_where_nobody_decodes() -> None:
-    assert ItlBudget(learned(), MS, 16).max_tokens(0, 0) == UNLIMITED
+    assert ItlBudget(learned(), 16, target_ns=MS).max_tokens(0, 0) == UNLIMITED
 
 
 def test_until_something_is_known_nothing_is_limited() -> None:
-    assert ItlBudget(StepCost(), MS, 16).max_tokens(10, 0) == UNLIMITED
+    assert ItlBudget(StepCost(), 16, target_ns=MS).max_tokens(10, 0) == UNLIMITED
