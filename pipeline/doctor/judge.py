@@ -66,7 +66,7 @@ def _not_seen(facts: Facts) -> tuple[str, ...]:
     if (unexplained := facts.held[Held.POLICY]) > NOTICEABLE_SHARE:
         missing.append(
             f"why sequences waited for {unexplained:.0%} of that time: slots, tokens and blocks were "
-            "free, so the policy held them back (itl_target_ms, batching, gather_ms)"
+            "free, so the policy held them back (itl_stretch, batching, gather_ms)"
         )
     if (starved := facts.starved_share) > STARVED:
         missing.append(

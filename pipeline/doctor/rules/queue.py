@@ -150,7 +150,7 @@ def _too_large(facts: Facts) -> Finding | None:
         f"a step takes {plain_ns / 1e6:.1f} ms without prefill and {long_ns / 1e6:.1f} ms (p95) with it, up "
         f"to {most} prompt tokens; {stolen:.0%} of the time of steps with decode rows is prefill.",
         (
-            Advice("stages.schedule.options.itl_target_ms", f"to {LONG_STEP * plain_ns / 1e6:.0f}"),
+            Advice("stages.schedule.options.itl_stretch", f"to {LONG_STEP:g}"),
             Advice("device.max_num_batched_tokens", f"instead, from {budget} to {min(target, budget)}"),
         ),
         f"long prompts take more steps: one of {most} tokens then {ceil(most / min(target, budget))} instead "

@@ -166,7 +166,7 @@ def test_prefill_that_steals_from_decode() -> None:
     slowed = HEALTHY | {"execute.service": (60, 600)}
     diagnosis = diagnose(evidence(requests(40, slowed), shaped(180, mixed)))
     finding = only(diagnosis, Constraint.TOKEN_BUDGET)
-    assert advised(finding)["stages.schedule.options.itl_target_ms"] == "to 20"
+    assert advised(finding)["stages.schedule.options.itl_stretch"] == "to 2"
     assert advised(finding)["device.max_num_batched_tokens"].startswith("instead, from 256 to 5")
 
 
