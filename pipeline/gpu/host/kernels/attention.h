@@ -11,16 +11,17 @@
 
 // Adds the partial of a span to that of the spans before it.
 inline void merge(Partial& all, const Partial& next, int size, int head_dim) {
+    float a[LANES], b[LANES];
+    const Floats before = load(all.maximum), after = load(next.maximum), maximum = max(before, after);
+    store(a, exp2(sub(before, maximum)));
+    store(b, exp2(sub(after, maximum)));
+    store(all.maximum, maximum);
+    store(all.weight, fma(load(next.weight), load(b), mul(load(all.weight), load(a))));
     for (int r = 0; r < size; ++r) {
-        if (next.weight[r] == 0) continue;
-        const float maximum = std::max(all.maximum[r], next.maximum[r]);
-        const float a = std::exp2(all.maximum[r] - maximum), b = std::exp2(next.maximum[r] - maximum);
-        all.maximum[r] = maximum;
-        all.weight[r] = all.weight[r] * a + next.weight[r] * b;
         float* to = all.out + r * head_dim;
         const float* from = next.out + r * head_dim;
         for (int d = 0; d < head_dim; d += LANES) {
-            store(to + d, fma(load(from + d), splat(b), mul(load(to + d), splat(a))));
+            store(to + d, fma(load(from + d), splat(b[r]), mul(load(to + d), splat(a[r]))));
         }
     }
 }
@@ -32,7 +33,9 @@ inline void attend(const Tile& tile, Sight seen, const Heads& heads, int begin, 
     bf16 queries[TILE_QUERIES * MAX_HEAD_DIM];
     for (int r = 0; r < tile.size(); ++r) {
         const int64_t at = (int64_t(tile.token_of(r)) * heads.num_heads + tile.head_of(r)) * head_dim;
-        std::copy_n(x.q + at, head_dim, queries + r * head_dim);
+        for (int d = 0; d < head_dim; d += LANES) {
+            std::memcpy(queries + r * MAX_HEAD_DIM + d, x.q + at + d, LANES * sizeof(bf16));
+        }
     }
     const AttendSpan attend_one = attend_span_by(heads.kv.code, tile.size());
     Partial next;

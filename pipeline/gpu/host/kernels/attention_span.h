@@ -3,7 +3,6 @@
 // Codes are exact in bf16 (codes.h), so products are of codes; a key's scale multiplies its part of the score,
 // and a value's scale its probability.
 #pragma once
-#include <limits>
 #include "attention_tile.h"
 
 // The queries, a layer's cache, and where the result goes.
@@ -15,14 +14,17 @@ struct Operands {
     int64_t stride;
 };
 
+// In place of a score that is not seen, and of the largest of none: finite, so that differences are too.
+constexpr float HIDDEN = -1e36f, LEAST = -1e30f;
+
 // Attention of a tile within some spans: sum of 2^(score - maximum) V, not yet divided by its weight.
 struct Partial {
-    float maximum[TILE_QUERIES];  // of the scores, as powers of two
-    float weight[TILE_QUERIES];   // 0: the query sees none of them
-    float out[TILE_QUERIES * MAX_HEAD_DIM];  // [query][head_dim]
+    alignas(64) float maximum[LANES] = {};  // of the scores, as powers of two; a lane a query
+    float weight[LANES] = {};  // 0: the query sees none of them
+    alignas(64) float out[TILE_QUERIES * MAX_HEAD_DIM];  // [query][head_dim]
 
     void clear(int size, int head_dim) {
-        std::fill_n(maximum, size, -std::numeric_limits<float>::infinity());
+        std::fill_n(maximum, size, LEAST);
         std::fill_n(weight, size, 0.f);
         std::fill_n(out, size * head_dim, 0.f);
     }
@@ -38,23 +40,23 @@ struct StripWeights {
 struct Span {
     const KvShape& shape;
     int num_strips = 0;
+    uint32_t hidden = 0;  // bit i: some query does not see all of strip i
+    int end;  // no query sees positions from here on
     int begins[STRIPS];      // positions
     int64_t strips[STRIPS];  // in the cache
-    uint32_t lanes[STRIPS];  // that the queries of a token see
-    float scores[TILE_QUERIES][SPAN];  // of quantised caches then 2^(score - maximum)
-    bf16 probs[TILE_QUERIES][SPAN];
+    alignas(64) float scores[TILE_QUERIES][SPAN];  // of quantised caches then 2^(score - maximum)
+    alignas(64) bf16 probs[TILE_QUERIES][SPAN];
 
     Span(const Tile& tile, Sight seen, const KvShape& kv, int number) : shape(kv) {
-        const int end = std::min(tile.last_limit(), (number + 1) * SPAN);
-        for (int at = number * SPAN; at < end; at += STRIP) {
+        end = std::min(tile.last_limit(), (number + 1) * SPAN);
+        int block = number * SPAN / kv.block_size, offset = number * SPAN % kv.block_size;
+        for (int at = number * SPAN; at < end; at += STRIP, offset += STRIP) {
+            if (offset == kv.block_size) ++block, offset = 0;
             if (!tile.meets(seen, at, at + STRIP)) continue;
+            hidden |= uint32_t(!tile.sees_all(seen, at)) << num_strips;
             begins[num_strips] = at;
-            strips[num_strips++] = kv.strip(tile.blocks[at / kv.block_size], tile.kv_head, at % kv.block_size / STRIP);
+            strips[num_strips++] = kv.strip(tile.blocks[block], tile.kv_head, offset / STRIP);
         }
-    }
-
-    void look(Sight seen, int limit) {
-        for (int i = 0; i < num_strips; ++i) lanes[i] = seen.lanes(limit, begins[i]);
     }
 };
 
@@ -69,7 +71,7 @@ void fetch(const uint8_t* p) {
 constexpr int STRIPS_AHEAD = 3;
 
 template <Code C, int R>
-void score(Span& span, const bf16* q, const uint8_t* keys, const uint8_t* values) {  // q [R][head_dim]
+void score(Span& span, const bf16* q, const uint8_t* keys, const uint8_t* values) {  // q [R][MAX_HEAD_DIM]
     constexpr int STEP = int(bytes_of(C, 4 * STRIP));
     const int head_dim = span.shape.head_dim, width = scale_width(C, head_dim);
     for (int i = 0; i < span.num_strips; ++i) {
@@ -89,8 +91,8 @@ void score(Span& span, const bf16* q, const uint8_t* keys, const uint8_t* values
                 const Two pairs = load_two<C>(k);
 #pragma GCC unroll 8
                 for (int r = 0; r < R; ++r) {
-                    even[r] = dot2(even[r], pairs.first, q + r * head_dim + d);
-                    odd[r] = dot2(odd[r], pairs.second, q + r * head_dim + d + 2);
+                    even[r] = dot2(even[r], pairs.first, q + r * MAX_HEAD_DIM + d);
+                    odd[r] = dot2(odd[r], pairs.second, q + r * MAX_HEAD_DIM + d + 2);
                 }
             }
             for (int r = 0; r < R; ++r) {
@@ -111,30 +113,46 @@ inline void cap_scores(Span& span, int query, float scale, float most) {
     }
 }
 
-// Scores of one query to probabilities, up to their common weight; what it does not see (Span::look) becomes 0.
-// `scale` is that of scores to powers of two.
-template <Code C>
-void soften(Span& span, float scale, int query, Partial& partial, StripWeights* kept) {
-    const Floats lowest = splat(-std::numeric_limits<float>::infinity());
-    float* scores = span.scores[query];
-    Floats most = lowest;
-    for (int i = 0; i < span.num_strips; ++i) {
-        const Floats x = load(scores + i * STRIP);
-        most = max(most, span.lanes[i] == ALL_LANES ? x : where(span.lanes[i], x, lowest));
+// Scores of what a query does not see become HIDDEN.
+inline void hide(Span& span, const Tile& tile, Sight seen) {
+    for (uint32_t left = span.hidden; left; left &= left - 1) {
+        const int i = std::countr_zero(left);
+        for (int r = 0; r < tile.size(); ++r) {
+            float* scores = span.scores[r] + i * STRIP;
+            store(scores, where(seen.lanes(tile.limit_of(r), span.begins[i]), load(scores), splat(HIDDEN)));
+        }
     }
-    partial.maximum[query] = scale * max(most);
-    const Floats factor = splat(scale), negative = splat(-partial.maximum[query]);
-    Floats weight = zero();
-    for (int i = 0; i < span.num_strips; ++i) {
-        Floats p = exp2(fma(load(scores + i * STRIP), factor, negative));
-        if (span.lanes[i] != ALL_LANES) p = where(span.lanes[i], p, zero());
-        weight = add(weight, p);
-        if (kept) kept->weight[query][span.begins[i] % SPAN / STRIP] = sum(p);
-        if constexpr (C == Code::BF16) store_bf16(span.probs[query] + i * STRIP, p);
-        else store(scores + i * STRIP, p);
+}
+
+inline float largest(const Span& span, int query) {
+    Floats most = splat(LEAST);
+    for (int i = 0; i < span.num_strips; ++i) most = max(most, load(span.scores[query] + i * STRIP));
+    return max(most);
+}
+
+// Scores to probabilities, up to a query's common weight. `scale` is that of scores to powers of two.
+template <Code C, int R>
+void soften(Span& span, float scale, Partial& partial, StripWeights* kept) {
+    Floats weight[R], negative[R];
+    for (int r = 0; r < R; ++r) {
+        partial.maximum[r] = scale * largest(span, r);
+        negative[r] = splat(-partial.maximum[r]);
+        weight[r] = zero();
     }
-    partial.weight[query] = sum(weight);
-    if (kept) kept->maximum[query] = partial.maximum[query];
+    const Floats factor = splat(scale);
+    for (int i = 0; i < span.num_strips; ++i) {
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+            float* scores = span.scores[r] + i * STRIP;
+            const Floats p = exp2_of_negative(fma(load(scores), factor, negative[r]));
+            weight[r] = add(weight[r], p);
+            if constexpr (C == Code::BF16) store_bf16(span.probs[r] + i * STRIP, p);
+            else store(scores, p);
+            if (kept) kept->weight[r][span.begins[i] % SPAN / STRIP] = sum(p);
+        }
+    }
+    for (int r = 0; r < R; ++r) partial.weight[r] = sum(weight[r]);
+    if (kept) std::copy_n(partial.maximum, R, kept->maximum);
 }
 
 // Probabilities of a quantised cache, times the scales of values of group `number`.
@@ -166,9 +184,9 @@ void mix_columns(const Span& span, const uint8_t* values, int column, float* out
     const int head_dim = span.shape.head_dim;
     Floats sums[R][COLUMNS];
     for (int r = 0; r < R; ++r) for (int c = 0; c < COLUMNS; ++c) sums[r][c] = zero();
-    for (int i = 0; i < span.num_strips; ++i) {
+    const auto add_strip = [&](int i, int count) {
         const uint8_t* v = values + span.strips[i] + bytes_of(C, column * 2);
-        for (int t = 0; t < STRIP; t += 2, v += bytes_of(C, 2 * head_dim)) {
+        for (int t = 0; t < count; t += 2, v += bytes_of(C, 2 * head_dim)) {
             Packed pairs[COLUMNS];
             load_columns<C, COLUMNS>(v, pairs);
 #pragma GCC unroll 8
@@ -179,7 +197,10 @@ void mix_columns(const Span& span, const uint8_t* values, int column, float* out
                 }
             }
         }
-    }
+    };
+    for (int i = 0; i + 1 < span.num_strips; ++i) add_strip(i, STRIP);
+    const int last = span.num_strips - 1;
+    add_strip(last, std::min(STRIP, span.end - span.begins[last]));
     for (int r = 0; r < R; ++r) {
         for (int c = 0; c < COLUMNS; ++c) store(out + r * head_dim + column + c * LANES, sums[r][c]);
     }
@@ -205,11 +226,10 @@ void attend_span(const Tile& tile, Sight seen, const Heads& heads, int number, c
     Span span(tile, seen, heads.kv, number);
     if (kept) std::fill_n(kept->weight[0], TILE_QUERIES * STRIPS, 0.f);
     score<C, R>(span, q, x.keys, x.values);
-    for (int r = 0; r < R; ++r) {
-        if (heads.soft_cap) cap_scores(span, r, heads.scale, heads.soft_cap);
-        if (r % tile.num_heads == 0) span.look(seen, tile.limit_of(r));
-        soften<C>(span, LOG2_E * (heads.soft_cap ? 1.f : heads.scale), r, partial, kept);
-    }
+    const float scale = LOG2_E * (heads.soft_cap ? 1.f : heads.scale);
+    if (heads.soft_cap) for (int r = 0; r < R; ++r) cap_scores(span, r, heads.scale, heads.soft_cap);
+    hide(span, tile, seen);
+    soften<C, R>(span, scale, partial, kept);
     mix<C, R>(span, x.values, partial.out);
 }
 

@@ -46,6 +46,11 @@ struct Sight {
         return first_bits(limit - begin) & (first_bits(sinks - begin) | ~first_bits(limit - window - begin));
     }
 
+    // Whether all of some queries see all of the strip at `begin`.
+    bool has_all(int first_limit, int last_limit, int begin) const {
+        return begin + LANES <= first_limit && (begin + LANES <= sinks || begin >= last_limit - window);
+    }
+
     // Whether one of some queries sees anything from begin on and before end.
     bool meets(int first_limit, int last_limit, int begin, int end) const {
         return begin < last_limit && (begin < sinks || end > first_limit - window);
@@ -67,6 +72,7 @@ struct Tile {
     int limit_of(int query) const { return limit + query / num_heads; }
     int last_limit() const { return limit + num_tokens - 1; }
     int num_spans() const { return (last_limit() + SPAN - 1) / SPAN; }
+    bool sees_all(Sight seen, int begin) const { return seen.has_all(limit, last_limit(), begin); }
     bool meets(Sight seen, int begin, int end) const { return seen.meets(limit, last_limit(), begin, end); }
     bool meets_span(Sight seen, int number) const { return meets(seen, number * SPAN, (number + 1) * SPAN); }
 };

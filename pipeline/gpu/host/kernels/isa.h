@@ -40,9 +40,8 @@ inline bf16 to_bf16(float x) {  // to nearest, ties to even; NaN stays NaN
 #include "isa_portable_codes.h"
 #endif
 
-// 2^z = 2^n p(d) with n = round(z), |d| <= 1/2: within 3e-7 of it. Below -126 it is at most 2^-126.
-inline Floats exp2(Floats z) {
-    z = max(min(z, splat(127.f)), splat(-126.f));
+// 2^z = 2^n p(d) with n = round(z), |d| <= 1/2: within 3e-7 of it, for z from -127 to 127.
+inline Floats exp2_within(Floats z) {
     const Floats n = round(z);
     const Floats d = sub(z, n);
     Floats p = splat(1.3276471e-3f);
@@ -50,6 +49,20 @@ inline Floats exp2(Floats z) {
         p = fma(p, d, splat(c));
     }
     return scale_by_power(p, n);
+}
+
+// Below -126 it is at most 2^-126.
+inline Floats exp2(Floats z) { return exp2_within(max(min(z, splat(127.f)), splat(-126.f))); }
+
+// From -127 down, and of NaN, it is exactly 0.
+inline Floats exp2_to_zero(Floats z) { return exp2_within(min(max(z, splat(-127.f)), splat(127.f))); }
+
+// 2^z for z <= 0, within 3e-6 of it: far less than it loses as a bf16. 0 from -150 down.
+inline Floats exp2_of_negative(Floats z) {
+    const Floats d = fraction(z);
+    Floats p = splat(1.3426808e-2f);
+    for (float c : {5.2242275e-2f, 2.4128030e-1f, 6.9304484e-1f, 1.f}) p = fma(p, d, splat(c));
+    return scale_by_floor(p, z);
 }
 
 constexpr float LOG2_E = 1.44269504f;
