@@ -81,7 +81,7 @@ def run_rows(library: abi.HostLibrary) -> None:
 
 
 def run_sampling(library: abi.HostLibrary) -> None:
-    for vocab in (1, 15, 300, 1000):
+    for vocab in (1, 15, 300, 1000, 6001):
         logits = 3 * normal(12, vocab)
         logits[3, : vocab // 2] = -np.inf
         temperature = np.resize(np.array([0.0, 1e-30, 1.0], "f"), 12)

@@ -29,18 +29,79 @@ def test_both_ops_choose_alike(
     assert (HostSampler(library, 2)(logits, rows) != SamplingOp()(logits, rows)).sum() <= 1
 
 
-@pytest.mark.parametrize("spread", [0.0, 0.7, 2.5])
-def test_the_nucleus_of_a_large_vocabulary_is_cut_where_it_ends(library: HostLibrary, spread: float) -> None:
+LARGE = 49_152
+SAMPLED_EVERY = 18
+"""Of so many vectors of 16 logits of a row of LARGE, nucleus.h looks at one first."""
+
+
+def normal(spread: float) -> torch.Tensor:
+    return torch.randn(4, LARGE, generator=torch.Generator().manual_seed(1)) * spread
+
+
+def with_a_sure_token() -> torch.Tensor:
+    logits = normal(0.7)
+    logits[:, 1000] = 20.0
+    return logits
+
+
+def heavy_headed() -> torch.Tensor:
+    """The n-th most probable token weighs 1 / n."""
+    order = torch.randperm(LARGE, generator=torch.Generator().manual_seed(2))
+    return -(1.0 + order).log().expand(4, LARGE).contiguous()
+
+
+def unlike_what_is_sampled(difference: float) -> torch.Tensor:
+    logits = normal(0.7)
+    logits.view(4, -1, 16)[:, ::SAMPLED_EVERY] += difference
+    return logits
+
+
+def with_few_allowed() -> torch.Tensor:
+    logits = torch.full((4, LARGE), -torch.inf)
+    logits[:, 16:1000:7] = normal(2.5)[:, 16:1000:7]
+    return logits
+
+
+ROWS = {
+    "all alike": lambda: normal(0.0),
+    "flat": lambda: normal(0.7),
+    "steep": lambda: normal(2.5),
+    "in order": lambda: normal(2.5).sort(dim=-1).values,
+    "sure": with_a_sure_token,
+    "heavy-headed": heavy_headed,
+    "sampled too high": lambda: unlike_what_is_sampled(5.0),
+    "sampled too low": lambda: unlike_what_is_sampled(-5.0),
+    "nearly all masked": with_few_allowed,
+}
+
+
+@pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 0.9), (0.3, 0.45), (2.0, 0.999)])
+@pytest.mark.parametrize("kind", ROWS)
+def test_the_nucleus_of_a_large_vocabulary_is_cut_where_it_ends(
+    library: HostLibrary, kind: str, temperature: float, top_p: float
+) -> None:
     """Exactly: the token in whose piece of the mass, best first, the noise falls; in float64."""
-    logits = torch.randn(8, 49_152, generator=torch.Generator().manual_seed(1)) * spread
-    rows = rows_of(8, top_p=0.9)
-    weights, ids = torch.softmax(logits.double(), -1).sort(dim=-1, descending=True, stable=True)
+    logits, rows = ROWS[kind](), rows_of(4, temperature=temperature, top_p=top_p)
+    scaled = logits.double() / rows.temperature[:, None]
+    weights, ids = torch.softmax(scaled, -1).sort(dim=-1, descending=True, stable=True)
     mass = weights.cumsum(-1)
-    kept = mass.gather(1, (mass < 0.9).sum(-1, keepdim=True))
+    kept = mass.gather(1, (mass < rows.top_p[:, None]).sum(-1, keepdim=True))
     target = uniform(rows.seed, rows.position)[:, None] * kept
     chosen = HostSampler(library, 2)(logits, rows)
     rank = (ids == chosen[:, None]).nonzero()[:, 1, None]
     end, begin = mass.gather(1, rank), mass.gather(1, rank) - weights.gather(1, rank)
+    assert (target >= begin - 1e-6).all() and (target <= end + 1e-6).all()
+
+
+@pytest.mark.parametrize("kind", ROWS)
+def test_a_draw_from_all_of_a_large_vocabulary(library: HostLibrary, kind: str) -> None:
+    """By id, in float64."""
+    logits, rows = ROWS[kind](), rows_of(4)
+    weights = torch.softmax(logits.double(), -1)
+    mass = weights.cumsum(-1)
+    chosen = HostSampler(library, 2)(logits, rows)[:, None]
+    end, begin = mass.gather(1, chosen), mass.gather(1, chosen) - weights.gather(1, chosen)
+    target = uniform(rows.seed, rows.position)[:, None]
     assert (target >= begin - 1e-6).all() and (target <= end + 1e-6).all()
 
 

@@ -1,11 +1,14 @@
-// One row of logits as weights exp((x - peak) / T), read in 16 lanes, never copied, never sorted.
+// Logits read in 16 lanes, never sorted, and the weights exp((x - highest) / T) of their tokens.
 #pragma once
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <functional>
+#include <limits>
 #include <vector>
 #include "isa.h"
+
+constexpr float NEVER = -std::numeric_limits<float>::infinity();  // the logit of a token that must not be chosen
+constexpr float LOWEST = std::numeric_limits<float>::lowest();    // that of any other
 
 struct Candidate {
     float logit;
@@ -15,125 +18,77 @@ struct Candidate {
     }
 };
 
-class SoftmaxRow {
-   public:
-    static constexpr int BLOCK = 256;
+// Those of a row, or of some of its tokens.
+struct Logits {
+    static constexpr int BLOCK = 1024;  // what is read twice is in the first-level cache then
 
-    SoftmaxRow(const float* logits, int vocab, float temperature)
-        : x_(logits), vocab_(vocab), inverse_(std::min(1 / temperature, 1e38f)),
-          maxima_((vocab + BLOCK - 1) / BLOCK * LANES) {
-        Floats peak = splat(-INFINITY);
-        for (int begin = 0; begin < vocab_; begin += BLOCK) {
-            Floats highest[2] = {peak, peak};  // two chains: each has to wait for itself
-            int chain = 0;
-            each_vector(begin, std::min(begin + BLOCK, vocab_), [&](int, Floats x) {
-                highest[chain] = max(highest[chain], x);
-                chain ^= 1;
-            });
-            store(&maxima_[begin / BLOCK * LANES], max(highest[0], highest[1]));
-        }
-        for (size_t at = 0; at < maxima_.size(); at += LANES) peak = max(peak, load(&maxima_[at]));
-        peak_ = max(peak);
-    }
+    const float* x;
+    int count;
 
-    int vocab() const { return vocab_; }
-    float logit(int id) const { return x_[id]; }
-
-    // The first token of the highest logit; of a row of NaN, token 0.
-    int best() const {
-        const Floats peak = splat(peak_);
-        size_t block = 0;
-        while (block + LANES < maxima_.size() && !at_least(load(&maxima_[block]), peak)) block += LANES;
-        const float* from = x_ + block / LANES * BLOCK;
-        return int(std::find(from, x_ + vocab_, peak_) - x_) % vocab_;
-    }
-
-    // visit(first token, 16 logits); past the end the lanes hold -inf.
+    // visit(first, 16 logits) from `begin` to `end`; past the end the lanes hold NEVER.
     template <class Visit>
     void each_vector(int begin, int end, Visit visit) const {
         int at = begin;
-        for (; at + LANES <= end; at += LANES) visit(at, load(x_ + at));
+        for (; at + LANES <= end; at += LANES) visit(at, load(x + at));
         if (at == end) return;
         float rest[LANES];
-        std::fill(rest, rest + LANES, -INFINITY);
-        std::copy(x_ + at, x_ + end, rest);
+        std::fill(rest, rest + LANES, NEVER);
+        std::copy(x + at, x + end, rest);
         visit(at, load(rest));
     }
+
+    template <class Visit>
+    void each_vector(Visit visit) const { each_vector(0, count, visit); }
 
     // visit(token) for each of the 16 from `at` on whose bit is set.
     template <class Visit>
     void each_token(int at, uint32_t bits, Visit visit) const {
-        if (vocab_ - at < LANES) bits &= (1u << (vocab_ - at)) - 1;
-        for (; bits; bits &= bits - 1) {
-            const int id = at + std::countr_zero(bits);
-            visit(Candidate{x_[id] == x_[id] ? x_[id] : -INFINITY, id});  // NaN has no place in an order
-        }
+        if (count - at < LANES) bits &= (1u << (count - at)) - 1;
+        for (; bits; bits &= bits - 1) visit(Candidate{x[at + std::countr_zero(bits)], at + std::countr_zero(bits)});
     }
 
-    // (peak - x) / T
-    Floats depth(Floats x) const { return mul(sub(splat(peak_), x), splat(inverse_)); }
+    // Lane by lane; NaN is not among them. NEVER if there is no other.
+    Floats highest_lanes(int begin, int end) const {
+        Floats even = splat(NEVER), odd = even;  // two chains: each has to wait for itself
+        for (; begin + 2 * LANES <= end; begin += 2 * LANES) {
+            even = max(load(x + begin), even);
+            odd = max(load(x + begin + LANES), odd);
+        }
+        each_vector(begin, end, [&](int, Floats logits) { even = max(logits, even); });
+        return max(even, odd);
+    }
 
-    // Exactly 0 below e^-86: a masked token (-inf) is never drawn.
-    Floats weights(Floats x) const { return max(sub(exp(sub(zero(), depth(x))), splat(2e-38f)), zero()); }
+    Floats highest_lanes() const { return highest_lanes(0, count); }
+};
 
-    float weight(float logit) const {
+// exp((x - reference) / T): exactly 0 for what is 88 T below the reference or more, for NEVER, and for NaN.
+class Weights {
+   public:
+    explicit Weights(float temperature) : scale_(std::clamp(1 / temperature, 1e-30f, 1e38f) * LOG2_E) {}
+
+    Floats operator()(Floats x) const { return exp2_to_zero(mul(sub(x, splat(reference_)), splat(scale_))); }
+
+    float operator()(float x) const {
         float lanes[LANES];
-        store(lanes, weights(splat(logit)));
+        store(lanes, (*this)(splat(x)));
         return lanes[0];
     }
 
-    // Of every BLOCK tokens.
-    std::vector<float> block_weights() const {
-        std::vector<float> sums;
-        for (int begin = 0; begin < vocab_; begin += BLOCK) {
-            Floats block = zero();
-            const auto take = [&](int, Floats x) { block = add(block, weights(x)); };
-            each_vector(begin, std::min(begin + BLOCK, vocab_), take);
-            sums.push_back(sum(block));
-        }
-        return sums;
+    // If a logit is so far above the reference that weights could not be added up, makes it the reference. Returns
+    // by what weights until now are to be multiplied: 1 if it has not.
+    double raise(float highest) {
+        if (!(double(highest) - reference_ > MOST / scale_)) return 1;
+        const double factor = std::exp2((double(reference_) - highest) * scale_);
+        reference_ = highest;
+        return factor;
     }
 
-    // The `count` best tokens, best first.
-    std::vector<Candidate> best(int64_t count) const {
-        const Floats lowest = splat(lowest_of_best(count));
-        std::vector<Candidate> found;
-        each_vector(0, vocab_, [&](int at, Floats x) {
-            each_token(at, at_least(x, lowest), [&](Candidate token) { found.push_back(token); });
-        });
-        const auto end = found.begin() + std::min<int64_t>(count, found.size());
-        std::nth_element(found.begin(), end, found.end());
-        found.erase(end, found.end());
-        std::sort(found.begin(), found.end());
-        return found;
-    }
+    // A logit so low that, and below which, tokens weigh nothing.
+    float negligible() const { return reference_ - 128 / scale_; }
 
    private:
-    // A logit that the `count` best reach, and few others: the count-th of the maxima of disjoint sets of tokens.
-    float lowest_of_best(int64_t count) const {
-        std::vector<float> maxima = maxima_;
-        if (2 * LANES * count < int64_t(maxima.size())) join(maxima);
-        if (count >= int64_t(maxima.size())) return -INFINITY;
-        std::nth_element(maxima.begin(), maxima.begin() + count - 1, maxima.end(), std::greater<float>());
-        return maxima[count - 1];
-    }
+    static constexpr double MOST = 64;  // a weight of 2^64
 
-    // Maxima of 16 times as many tokens each.
-    static void join(std::vector<float>& maxima) {
-        size_t kept = 0;
-        for (size_t begin = 0; begin < maxima.size(); begin += LANES * LANES, kept += LANES) {
-            Floats highest = load(&maxima[begin]);
-            for (size_t at = begin; at < std::min(begin + LANES * LANES, maxima.size()); at += LANES) {
-                highest = max(highest, load(&maxima[at]));
-            }
-            store(&maxima[kept], highest);
-        }
-        maxima.resize(kept);
-    }
-
-    const float* x_;
-    int vocab_;
-    float inverse_;  // of the temperature
-    float peak_;
-    std::vector<float> maxima_;  // of every BLOCK tokens, lane by lane
+    float scale_;
+    float reference_ = NEVER;
 };
