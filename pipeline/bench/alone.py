@@ -1,8 +1,8 @@
 """Alone: one stage, measured as often as is asked, each time as a new instance on a new stand."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from time import perf_counter_ns
 
@@ -90,7 +90,7 @@ class Alone:
         stand: Stand,
         *,
         watching: AbstractContextManager[object] | None = None,
-        ready: Callable[[], Awaitable[None]] | None = None,
+        among: AbstractAsyncContextManager[None] | None = None,
     ) -> StageResult:
         """See bench_stage."""
         return await bench_stage(
@@ -101,7 +101,7 @@ class Alone:
             num_warm=self.num_warm,
             rate=rate,
             watching=watching,
-            ready=ready,
+            among=among,
         )
 
     async def _counted(self, count: int) -> Allocations:

@@ -8,6 +8,7 @@ is answered at once.
 import asyncio
 from collections import deque
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 from pipeline.bench.replay.pace import Pace
@@ -20,6 +21,12 @@ from pipeline.runtime.recording import Recording
 
 _HOST = "127.0.0.1"
 _COMPLETION = Completion(FinishReason.LENGTH, 1, 1, Timings((), 0, None))
+
+
+_WAY_NS = 500_000
+"""Beside others a request is written so long before its handler had it;"""
+_ANSWER_NS = 10_000_000
+"""and answered so long after that: as in the server, not while it is tokenized."""
 
 
 class Due(NamedTuple):
@@ -48,7 +55,8 @@ class AtTheDoor(Feed):
                 due = self._due.popleft()
                 self._count(due)
                 if answers is not None:
-                    await self._pace.until(self._pace.due_ns(due.at_ns, stand.clock()), stand.clock)
+                    due_ns = self._pace.due_ns(due.at_ns, stand.clock())
+                    await self._pace.until(due_ns - _WAY_NS * self._pace.is_shared, stand.clock)
                 writer.write(due.request)
                 if answers is None:
                     await _answered(reader, 1)
@@ -59,8 +67,10 @@ class AtTheDoor(Feed):
             self._services_us.append((message.arrived_ns, service_ns / 1e3))
             self.num_rows += 1
         elif isinstance(message, Open):
-            message.sink.delta("a", 1)
-            message.sink.done(_COMPLETION)
+            if self._pace.is_shared:
+                self._pace.call_in(_ANSWER_NS, partial(_answer, message))
+            else:
+                _answer(message)
 
     def end(self, stand: Stand) -> None:
         self.close()
@@ -101,6 +111,11 @@ def recorded_services_us(recording: Recording) -> list[float]:
         for entry in recording.entries
         if isinstance(entry.message, GenerateRequest)
     ]
+
+
+def _answer(opened: Open) -> None:
+    opened.sink.delta("a", 1)
+    opened.sink.done(_COMPLETION)
 
 
 async def _connected(stand: Stand) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

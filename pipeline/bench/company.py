@@ -6,9 +6,9 @@ which they worked. They still give one another nothing: each is fed from its rec
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from time import perf_counter_ns
 
@@ -49,10 +49,10 @@ class Company:
     async def _measured(self, rate: str) -> dict[str, StageResult]:
         try:
             with Alarm() as alarm:
-                start = _Start(self.members)
+                shared = _SharedTime(self.members)
                 async with asyncio.TaskGroup() as group:
                     tasks = {
-                        member.stage: group.create_task(_measure(member, rate, alarm, start))
+                        member.stage: group.create_task(_measure(member, rate, alarm, shared))
                         for member in self.members
                     }
         except* StagelineError as faults:
@@ -60,26 +60,29 @@ class Company:
         return {stage: task.result() for stage, task in tasks.items()}
 
 
-async def _measure(member: Alone, rate: str, alarm: Alarm, start: "_Start") -> StageResult:
+async def _measure(member: Alone, rate: str, alarm: Alarm, shared: "_SharedTime") -> StageResult:
     pace = Pace.of(rate, alarm.call_later)
     stand = member.stand(trace_points=_TRACE_POINTS)
-    return await member.measured(pace, rate, stand, ready=partial(start.reached, pace, member.begun_ns))
+    return await member.measured(pace, rate, stand, among=shared.by(pace, member.begun_ns))
 
 
-class _Start:
-    """The moment at which the first recording begins, once all stages run."""
+class _SharedTime:
+    """From when all stages run to when the last one is measured: no beginning or end disturbs the others."""
 
     def __init__(self, members: Sequence[Alone]) -> None:
         self._barrier = asyncio.Barrier(len(members))
         self._first_ns = min(member.begun_ns for member in members)
         self._begin_ns: int | None = None
 
-    async def reached(self, pace: Pace, begun_ns: int) -> None:
-        """Set the pace of one that began then."""
+    @asynccontextmanager
+    async def by(self, pace: Pace, begun_ns: int) -> AsyncIterator[None]:
+        """For one whose recording began then, and goes by this pace."""
         await self._barrier.wait()
         if self._begin_ns is None:
             self._begin_ns = perf_counter_ns() + _LEAD_NS
         pace.share(self._begin_ns + pace.scaled(begun_ns - self._first_ns))
+        yield
+        await self._barrier.wait()
 
 
 def beside(alone: Alone, recording: Recording, folder: Path, *, fake_step_ms: float | None) -> Company:

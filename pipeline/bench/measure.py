@@ -2,8 +2,8 @@
 
 import tracemalloc
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from statistics import median
 from sys import getallocatedblocks
 from typing import Any, NamedTuple
@@ -75,20 +75,18 @@ async def bench_stage(
     num_warm: int | None = None,
     rate: str = "max",
     watching: AbstractContextManager[object] | None = None,
-    ready: Callable[[], Awaitable[None]] | None = None,
+    among: AbstractAsyncContextManager[None] | None = None,
 ) -> StageResult:
     """Warm up, then measure so many messages. Raises StageCrashed, ConfigError.
 
     Args:
         num_warm: messages to warm up with; None: a tenth as many, and WARM_UP at least.
         watching: entered for the time that is measured, and no longer.
-        ready: called when the stage runs; what it is sent waits for it.
+        among: entered when the stage runs, before it is sent anything, and left when all is measured.
     """
     meter = Meter(stand)
     try:
-        async with running(stand, feed):
-            if ready is not None:
-                await ready()
+        async with running(stand, feed), among or nullcontext():
             await feed.send(stand, max(num_messages // 10, WARM_UP) if num_warm is None else num_warm)
             before = _Mark.of(stand, feed, meter)
             with watching or nullcontext():

@@ -32,6 +32,8 @@ from pipeline.runtime.testing import fake_drops, fake_embedding
 
 _FILLER = 0
 """A token of a request of which nothing was recorded."""
+_EARLY_NS = 2_000_000
+"""So much earlier than it was may a step be planned, and still be the same."""
 
 
 class _Answer(NamedTuple):
@@ -177,20 +179,33 @@ class DeviceReplay(Feed):
             stand.inbox.post(answers.popleft().step)
 
     def _step_ns(self, worker: int, now_ns: int) -> tuple[int, int, int]:
-        """When the step that is planned now begins, ends, and comes back.
-
-        With others replayed beside it, when it came back: else it would drift away from what they do.
-        """
-        index, pace = self._num_planned, self._pace
-        lag = self._device.lags[min(index, len(self._device.lags) - 1)]
-        self._num_planned += 1
-        if pace.is_shared and index < len(self._device.sent_ns):
-            due_ns = max(now_ns, pace.due_ns(self._device.sent_ns[index], now_ns))
-            end_ns = due_ns - pace.scaled(lag.return_ns)
-            return end_ns - pace.scaled(lag.device_ns), end_ns, due_ns
+        """When the step that is planned now begins, ends, and comes back."""
+        pace, lags = self._pace, self._device.lags
+        came_ns = self._came_ns(now_ns) if pace.is_shared else None
+        lag = lags[min(self._num_planned, len(lags) - 1)]
+        if came_ns is not None or not pace.is_shared:
+            self._num_planned += 1
+        if came_ns is not None:
+            end_ns = came_ns - pace.scaled(lag.return_ns)
+            return end_ns - pace.scaled(lag.device_ns), end_ns, came_ns
         begin_ns = max(now_ns, self._end_ns.get(worker, 0)) + pace.scaled(lag.launch_ns)
         end_ns = begin_ns + pace.scaled(lag.device_ns)
         return begin_ns, end_ns, end_ns + pace.scaled(lag.return_ns)
+
+    def _came_ns(self, now_ns: int) -> int | None:
+        """When the next recorded step that is still to come came back; None: it was not even planned by now.
+
+        With others replayed beside it a step comes back when one did: after its own time alone it would drift
+        away from what they do.
+        """
+        pace, sent_ns, planned_ns = self._pace, self._device.sent_ns, self._device.planned_ns
+        while self._num_planned < len(sent_ns) and pace.due_ns(sent_ns[self._num_planned], now_ns) <= now_ns:
+            self._num_planned += 1
+        if self._num_planned == len(sent_ns):
+            return None
+        if pace.due_ns(planned_ns[self._num_planned], now_ns) > now_ns + _EARLY_NS:
+            return None
+        return pace.due_ns(sent_ns[self._num_planned], now_ns)
 
     def _result(self, plan: StepPlan, begin_ns: int, end_ns: int, sent_ns: int) -> SampledBatch:
         return SampledBatch(

@@ -51,7 +51,14 @@ class RecordedDevice:
         self.ready = _ready(recording)
         self.lags = list(_lags(entries, recording.header.begin_ns))
         self.sent_ns = [entry.at_ns for entry in entries if isinstance(entry.message, SampledBatch)]
-        """When each came, since the recording's begin."""
+        """When each step came back, since the recording's begin, and"""
+        begin_ns = recording.header.begin_ns
+        self.planned_ns = [
+            entry.message.times_ns[0] - begin_ns
+            for entry in entries
+            if isinstance(entry.message, SampledBatch)
+        ]
+        """when it was planned."""
         self.token_ids: dict[int, list[int]] = {}
         """By request."""
         self.embeddings: dict[int, bytes] = {}
