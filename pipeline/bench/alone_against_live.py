@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
 
 from pipeline.bench import cores
@@ -245,19 +245,22 @@ def _replayed(
     return result
 
 
-def report(rows: Sequence[Row]) -> Table:
-    table = Table(title="Service time per message, us", title_justify="left")
-    table.add_column("stage")
-    for name in ("messages", *("live p50", "alone", "ratio", "in company", "ratio")):
-        table.add_column(name, justify="right")
-    for name in ("live mean", "alone", "in company"):
-        table.add_column(name, justify="right")
-    for row in rows:
-        live, alone, beside, (ratio, beside_ratio) = row.live, row.alone, row.beside, row.ratios
-        medians = (f"{live.p50_us:,.1f}", f"{alone.p50_us:,.1f}", f"{ratio:.2f}")
-        in_company = (f"{beside.p50_us:,.1f}", f"{beside_ratio:.2f}")
-        means = (f"{live.mean_us:,.1f}", *(f"{each:.2f}" for each in row.mean_ratios))
-        table.add_row(row.stage, f"{live.messages:,}", *medians, *in_company, *means)
+def report(rows: Sequence[Row]) -> Group:
+    medians = [(row, [each.p50_us for each in (row.live, row.alone, row.beside)], row.ratios) for row in rows]
+    means = [
+        (row, [each.mean_us for each in (row.live, row.alone, row.beside)], row.mean_ratios) for row in rows
+    ]
+    return Group(_table("median", medians), _table("mean", means))
+
+
+def _table(kind: str, rows: Sequence[tuple[Row, Sequence[float], tuple[float, float]]]) -> Table:
+    table = Table(title=f"Service time per message, {kind}, us", title_justify="left")
+    table.add_column("stage", no_wrap=True)
+    for name in ("messages", "live", "alone", "/ live", "in company", "/ live"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row, (live, alone, beside), (ratio, beside_ratio) in rows:
+        figures = (f"{live:,.1f}", f"{alone:,.1f}", f"{ratio:.2f}", f"{beside:,.1f}", f"{beside_ratio:.2f}")
+        table.add_row(row.stage, f"{row.live.messages:,}", *figures)
     return table
 
 

@@ -1,9 +1,12 @@
 """The command that compares each stage alone with the server it was recorded in."""
 
+import re
+from io import StringIO
 from pathlib import Path
 
 import msgspec
 import pytest
+from rich.console import Console
 
 from pipeline.bench.alone_against_live import RESULT, Row, Times, main, report
 
@@ -35,4 +38,8 @@ def test_a_folder_that_is_there_is_not_written_to(tmp_path: Path, capsys: pytest
 def test_the_ratios_are_by_live() -> None:
     row = Row("sample", "handle()", Times(9, 2.0, 10.0), Times(8, 3.0, 11.0), Times(8, 2.5, 9.0))
     assert (row.ratios, row.mean_ratios) == ((1.1, 0.9), (1.5, 1.25))
-    assert report([row]).row_count == 1
+    console = Console(width=80, record=True, file=StringIO())
+    console.print(report([row]))
+    medians, means = (line for line in console.export_text().splitlines() if "sample" in line)
+    assert re.findall(r"[\d.]+", medians) == ["9", "10.0", "11.0", "1.10", "9.0", "0.90"]
+    assert re.findall(r"[\d.]+", means) == ["9", "2.0", "3.0", "1.50", "2.5", "1.25"]
