@@ -131,28 +131,20 @@ inline float largest(const Span& span, int query) {
 }
 
 // Scores to probabilities, up to a query's common weight. `scale` is that of scores to powers of two.
-template <Code C, int R>
-void soften(Span& span, float scale, Partial& partial, StripWeights* kept) {
-    Floats weight[R], negative[R];
-    for (int r = 0; r < R; ++r) {
-        partial.maximum[r] = scale * largest(span, r);
-        negative[r] = splat(-partial.maximum[r]);
-        weight[r] = zero();
-    }
-    const Floats factor = splat(scale);
+template <Code C>
+void soften(Span& span, float scale, int query, Partial& partial, StripWeights* kept) {
+    float* scores = span.scores[query];
+    const Floats factor = splat(scale), negative = splat(-partial.maximum[query]);
+    Floats weight = zero();
     for (int i = 0; i < span.num_strips; ++i) {
-#pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) {
-            float* scores = span.scores[r] + i * STRIP;
-            const Floats p = exp2_of_negative(fma(load(scores), factor, negative[r]));
-            weight[r] = add(weight[r], p);
-            if constexpr (C == Code::BF16) store_bf16(span.probs[r] + i * STRIP, p);
-            else store(scores, p);
-            if (kept) kept->weight[r][span.begins[i] % SPAN / STRIP] = sum(p);
-        }
+        const Floats p = exp2_of_negative(fma(load(scores + i * STRIP), factor, negative));
+        weight = add(weight, p);
+        if constexpr (C == Code::BF16) store_bf16(span.probs[query] + i * STRIP, p);
+        else store(scores + i * STRIP, p);
+        if (kept) kept->weight[query][span.begins[i] % SPAN / STRIP] = sum(p);
     }
-    for (int r = 0; r < R; ++r) partial.weight[r] = sum(weight[r]);
-    if (kept) std::copy_n(partial.maximum, R, kept->maximum);
+    partial.weight[query] = sum(weight);
+    if (kept) kept->maximum[query] = partial.maximum[query];
 }
 
 // Probabilities of a quantised cache, times the scales of values of group `number`.
@@ -229,7 +221,8 @@ void attend_span(const Tile& tile, Sight seen, const Heads& heads, int number, c
     const float scale = LOG2_E * (heads.soft_cap ? 1.f : heads.scale);
     if (heads.soft_cap) for (int r = 0; r < R; ++r) cap_scores(span, r, heads.scale, heads.soft_cap);
     hide(span, tile, seen);
-    soften<C, R>(span, scale, partial, kept);
+    for (int r = 0; r < R; ++r) partial.maximum[r] = scale * largest(span, r);
+    for (int r = 0; r < R; ++r) soften<C>(span, scale, r, partial, kept);
     mix<C, R>(span, x.values, partial.out);
 }
 
