@@ -40,8 +40,9 @@ inline bf16 to_bf16(float x) {  // to nearest, ties to even; NaN stays NaN
 #include "isa_portable_codes.h"
 #endif
 
-// 2^z = 2^n p(d) with n = round(z), |d| <= 1/2: within 3e-7 of it, for z from -127 to 127.
-inline Floats exp2_within(Floats z) {
+// 2^z = 2^n p(d) with n = round(z), |d| <= 1/2: within 3e-7 of it. Below -126 it is at most 2^-126.
+inline Floats exp2(Floats z) {
+    z = max(min(z, splat(127.f)), splat(-126.f));
     const Floats n = round(z);
     const Floats d = sub(z, n);
     Floats p = splat(1.3276471e-3f);
@@ -51,11 +52,16 @@ inline Floats exp2_within(Floats z) {
     return scale_by_power(p, n);
 }
 
-// Below -126 it is at most 2^-126.
-inline Floats exp2(Floats z) { return exp2_within(max(min(z, splat(127.f)), splat(-126.f))); }
-
-// From -127 down, and of NaN, it is exactly 0.
-inline Floats exp2_to_zero(Floats z) { return exp2_within(min(max(z, splat(-127.f)), splat(127.f))); }
+// 2^z for z < 127, within 2e-7 of it; of NaN, and from -150 down, 0.
+inline Floats exp2_to_zero(Floats z) {
+    z = max(z, splat(-160.f));
+    const Floats d = fraction(z);
+    Floats p = splat(1.8775766e-3f);
+    for (float c : {8.9893402e-3f, 5.5826318e-2f, 2.4015362e-1f, 6.9315307e-1f, 0.99999993f}) {
+        p = fma(p, d, splat(c));
+    }
+    return scale_by_floor(p, z);
+}
 
 // 2^z for z <= 0, within 3e-6 of it: far less than it loses as a bf16. 0 from -150 down.
 inline Floats exp2_of_negative(Floats z) {

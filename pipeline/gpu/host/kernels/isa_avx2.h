@@ -75,6 +75,11 @@ inline Floats where(uint32_t bits, Floats x, Floats y) {
     return {_mm256_blendv_ps(y.a, x.a, _mm256_castsi256_ps(a)), _mm256_blendv_ps(y.b, x.b, _mm256_castsi256_ps(b))};
 }
 
+// a, and in lanes whose bit is set a + b.
+inline Floats add_where(uint32_t bits, Floats a, Floats b) {
+    return add(a, where(bits, b, zero()));
+}
+
 // The lanes whose bits are set, moved to the front; then anything.
 inline Floats chosen(uint32_t bits, Floats x) {
     if (bits == 0xffff) return x;

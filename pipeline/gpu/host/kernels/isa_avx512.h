@@ -45,6 +45,11 @@ inline Floats first(int n, Floats a, Floats b) {
 // Lane i of a where bit i is set, else of b.
 inline Floats where(uint32_t bits, Floats a, Floats b) { return {_mm512_mask_mov_ps(b.v, __mmask16(bits), a.v)}; }
 
+// a, and in lanes whose bit is set a + b.
+inline Floats add_where(uint32_t bits, Floats a, Floats b) {
+    return {_mm512_mask_add_ps(a.v, __mmask16(bits), a.v, b.v)};
+}
+
 // The lanes whose bits are set, moved to the front; then anything.
 inline Floats chosen(uint32_t bits, Floats a) { return {_mm512_maskz_compress_ps(__mmask16(bits), a.v)}; }
 

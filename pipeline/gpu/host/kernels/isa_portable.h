@@ -74,6 +74,11 @@ inline Floats where(uint32_t bits, Floats a, Floats b) {
     return {((WordLanes{} + bits) >> lane & 1) != 0 ? a.v : b.v};
 }
 
+// a, and in lanes whose bit is set a + b.
+inline Floats add_where(uint32_t bits, Floats a, Floats b) {
+    return add(a, where(bits, b, zero()));
+}
+
 // The lanes whose bits are set, moved to the front; then anything.
 inline Floats chosen(uint32_t bits, Floats x) {
     if (bits == 0xffff) return x;

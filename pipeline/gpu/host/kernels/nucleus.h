@@ -121,7 +121,7 @@ class Nucleus {
             uint32_t inside = at_least(x, splat(ranges[HIGHEST].low));
             for (int i = 0; i < HIGHEST; ++i) {
                 const uint32_t higher = at_least(x, splat(ranges[i].high));
-                above[i] = add(above[i], where(higher, weight, zero()));
+                above[i] = add_where(higher, above[i], weight);
                 inside |= at_least(x, splat(ranges[i].low)) & ~higher;
             }
             to = store_chosen(to, inside, x);
@@ -198,8 +198,8 @@ class Nucleus {
             from.each_vector(begin, std::min(begin + Logits::BLOCK, from.count), [&](int, Floats x) {
                 const uint32_t higher = at_least(x, splat(range.high)), inside = at_least(x, splat(range.low)) & ~higher;
                 const Floats weight = weights_(x);
-                above = add(above, where(higher, weight, zero()));
-                mass = add(mass, where(inside, weight, zero()));
+                above = add_where(higher, above, weight);
+                mass = add_where(inside, mass, weight);
                 to = store_chosen(to, inside, x);
             });
             part.mass += sum(mass), part.above += sum(above);

@@ -61,7 +61,7 @@ struct Logits {
     Floats highest_lanes() const { return highest_lanes(0, count); }
 };
 
-// exp((x - reference) / T): exactly 0 for what is 88 T below the reference or more, for NEVER, and for NaN.
+// exp((x - reference) / T): exactly 0 for what is 104 T below the reference or more, for NEVER, and for NaN.
 class Weights {
    public:
     explicit Weights(float temperature) : scale_(std::clamp(1 / temperature, 1e-30f, 1e38f) * LOG2_E) {}
@@ -83,7 +83,7 @@ class Weights {
         return factor;
     }
 
-    // A logit so low that, and below which, tokens weigh nothing.
+    // Tokens of this logit, or of a lower one, weigh next to nothing.
     float negligible() const { return reference_ - 128 / scale_; }
 
    private:
