@@ -2,7 +2,8 @@
 
 A scheduler that is given the results of steps it has not planned is given nonsense, so the loop is closed
 here: each plan is answered with the tokens that the requests had, after the time that this step, counted from
-the first, has taken. Plans that are made otherwise than they were are answered all the same.
+the first, has taken. Plans that are made otherwise than they were are answered all the same. Where others are
+replayed beside it, a plan is answered when the next recorded step came back.
 """
 
 import asyncio
