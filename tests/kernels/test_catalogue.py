@@ -33,9 +33,9 @@ def test_a_compilation_is_there_once() -> None:
 def test_a_gpus_file_is_what_is_compiled() -> None:
     packaged = config.packaged_for("", 89)
     assert packaged is not None
-    expected = packaged.find("attention_prefill", {"head_dim": 128, "kv_dtype": "bf16"})
+    expected = packaged.find("attention_decode", {"head_dim": 128, "kv_dtype": "bf16"})
     of_ada, of_turing = (
-        entries([MODELS["Llama-3.1-8B"]], [arch], ["attention_prefill"])[0].variant for arch in (89, 75)
+        entries([MODELS["Llama-3.1-8B"]], [arch], ["attention_decode"])[0].variant for arch in (89, 75)
     )
     assert of_ada.config == expected is not None
     assert expected.constants.items() <= of_ada.constants.items()
