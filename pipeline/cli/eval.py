@@ -231,6 +231,8 @@ def _record(card: ModelCard, evidence: Evidence) -> None:
         raise ConfigError(f"the record cannot be written: {error}") from error
     choice = choose_weights("auto", find_evidence(card))
     found = f"{evidence.scheme}: {evidence.increase:+.2%}"
+    if evidence.num_tokens < MIN_TOKENS:
+        found += f" of {evidence.num_tokens:,} predictions, too few to go by: at least {MIN_TOKENS:,}"
     _say(f'weights = "auto" is now {choice} for this model ({found}): {path}')
 
 

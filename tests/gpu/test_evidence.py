@@ -19,6 +19,7 @@ from pipeline.gpu.evaluation.evidence import (
     BLOCKS_SCHEME,
     INT8_SCHEME,
     KNOWN,
+    MIN_TOKENS,
     SCHEMES,
     Evidence,
     find_evidence,
@@ -77,6 +78,17 @@ def test_a_record_is_of_one_file(card: ModelCard) -> None:
     with card.path.open("ab") as file:
         file.write(b"another")
     assert find_evidence(card) == {}
+
+
+def test_too_few_tokens_do_not_outweigh_what_is_known(
+    card: ModelCard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(KNOWN, (card.reference, INT8_SCHEME), GOOD)
+    save_evidence(card, replace(GOOD, num_tokens=MIN_TOKENS - 1))
+    assert find_evidence(card) == {"int8": GOOD}
+    longer = replace(GOOD, num_tokens=MIN_TOKENS, perplexity=30.0)
+    save_evidence(card, longer)
+    assert find_evidence(card) == {"int8": longer}
 
 
 def test_every_known_evaluation_is_of_the_present_scheme() -> None:
@@ -144,7 +156,8 @@ def test_the_command_prints_and_records(
     assert main(arguments) == 0
     printed = capsys.readouterr()
     assert "510 predictions" in printed.out
-    assert 'weights = "auto" is now bf16' in printed.err  # too few to go by
+    assert 'weights = "auto" is now bf16' in printed.err
+    assert "of 510 predictions, too few to go by: at least 4,096" in printed.err.replace("\n", " ")
     found = find_evidence(describe(card.path, str(card.path)))
     assert found["int8"].num_tokens == 2 * 255  # it reads 256 tokens at most
     assert main([*arguments[:4], str(tmp_path / "none")]) == 2

@@ -56,16 +56,20 @@ NO_EVIDENCE: Mapping[str, Evidence] = MappingProxyType({})
 
 
 def find_evidence(card: ModelCard) -> dict[str, Evidence]:
-    """The latest evaluations of this model, by `weights`: of this machine, else what is known."""
+    """The latest evaluations of this model, by `weights`: of this machine, else, or if these are of too few
+    tokens, what is known.
+    """
     found = {weights: _find(card, scheme) for weights, scheme in SCHEMES.items()}
     return {weights: evidence for weights, evidence in found.items() if evidence is not None}
 
 
 def _find(card: ModelCard, scheme: str) -> Evidence | None:
+    known = KNOWN.get((card.reference, scheme))
     try:
-        return msgspec.json.decode(_record(card, scheme).read_bytes(), type=Evidence)
+        found = msgspec.json.decode(_record(card, scheme).read_bytes(), type=Evidence)
     except (OSError, msgspec.DecodeError):
-        return KNOWN.get((card.reference, scheme))
+        return known
+    return found if known is None or found.num_tokens >= MIN_TOKENS else known
 
 
 def save_evidence(card: ModelCard, evidence: Evidence) -> Path:
