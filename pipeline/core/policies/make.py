@@ -187,7 +187,11 @@ def _budget(parts: Parts) -> PrefillBudget:
     options = parts.options
     if options.itl_target_ms is not None:
         return ItlBudget(parts.cost, options.min_prefill_tokens, target_ns=_ns(options.itl_target_ms))
-    if options.itl_stretch > 0:
+    if 0 < options.itl_stretch <= 1:
+        raise ConfigError(
+            f"{KEY}.itl_stretch = {options.itl_stretch:g}: must be more than 1, or 0 for no limit"
+        )
+    if options.itl_stretch:
         return ItlBudget(parts.cost, options.min_prefill_tokens, stretch=options.itl_stretch)
     return FixedBudget()
 

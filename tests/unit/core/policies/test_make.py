@@ -79,6 +79,7 @@ def test_an_order_and_a_predictor_of_ones_own_by_import_path() -> None:
         ("policy", f"{__name__}:no_order", "does not make a Order"),
         ("length_predictor", f"{__name__}:latest_first", "does not make a LengthPredictor"),
         ("length_predictor", "oracle", "must be one of quantile"),
+        ("itl_stretch", 0.5, "must be more than 1, or 0 for no limit"),
     ],
 )
 def test_what_cannot_be_made_is_a_config_error_naming_the_key(key: str, value: str, says: str) -> None:
